@@ -1,0 +1,68 @@
+# make demo   train a small Transformer, translate, draw what it attends to
+# make lab    open the lessons
+# make test   everything that CI runs
+#
+# Each sets itself up in .venv on first use. Other settings: `make help`.
+
+PYTHON      ?= python3
+TORCH_INDEX ?=
+VENV        := .venv
+BIN         := $(VENV)/bin
+JOBS        := 2
+SEED        := 1
+
+# Versions are pinned; build tools come first, so that old pips build the package in the same way as new ones.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt \
+       $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope -p no:cacheprovider
+
+.PHONY: help demo lab test setup
+
+help:
+	@echo 'make demo   train a small Transformer on micro-Hindi, translate held-out sentences, draw the alignment'
+	@echo 'make lab    open the lessons in JupyterLab'
+	@echo 'make test   run everything that CI runs'
+	@echo 'make setup  install all that these need into $(VENV), and stop there'
+	@echo
+	@echo 'PYTHON=python3.12   which Python (3.11 or newer) makes $(VENV)'
+	@echo 'TORCH_INDEX=URL     a further package index for PyTorch; its "get started" page names the one of CPU builds'
+	@echo 'JOBS=2 SEED=1       for make test: processes at a time, and which ten functions the mutation check breaks'
+
+demo: $(VENV)/.library
+	@$(BIN)/transformer-course demo
+
+lab: $(VENV)/.everything
+	@$(BIN)/python -m jupyter lab nbs
+
+setup: $(VENV)/.everything
+
+test: $(VENV)/.everything
+	@echo '== 1/4 notebooks and package in step'
+	@$(BIN)/python tests/notebooks.py check
+	@echo '== 2/4 notebooks, stored outputs compared'
+	@$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout 300 nbs
+	@echo '== 3/4 tests, the wheel in a clean environment among them'
+	@$(PYTEST) tests
+	@echo '== 4/4 ten exported functions broken one at a time; each must be noticed'
+	@$(BIN)/python tests/mutate.py --count 10 --seed $(SEED) --jobs $(JOBS)
+
+# A stamp is touched last, so that an interrupted set-up starts again where it was.
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo 'make: no $(PYTHON) here; name a Python 3.11 or newer: make PYTHON=python3.12' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "make: $(PYTHON) is $$($(PYTHON) -V 2>&1), and 3.11 or newer is needed: make PYTHON=python3.12" >&2; exit 1; }
+	@echo 'set-up: a virtual environment in $(VENV)'
+	@$(PYTHON) -m venv $(VENV) || { echo 'make: $(PYTHON) cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)' >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.library: $(VENV)/.created constraints.txt settings.ini setup.py
+	@echo 'set-up: the library and its pinned dependencies (minutes the first time; PyTorch is large)'
+	@$(PIP) setuptools wheel
+	@$(PIP) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.everything: $(VENV)/.library
+	@echo 'set-up: lessons and tests'
+	@$(PIP) --no-build-isolation -e '.[lab,dev]'
+	@touch $@

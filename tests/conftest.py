@@ -1,0 +1,32 @@
+"""What every test here can count on: one thread each, repeatable examples, and real data or a stated reason."""
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")           # workers share the cores; set before torch is imported
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("course", deadline=None, derandomize=True, max_examples=30,
+                          suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "course"))
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The top folder of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """The folder with copies of the downloaded data sets; without one the test is skipped."""
+    folder = os.environ.get("TRANSFORMER_COURSE_DATA")
+    if not folder:
+        pytest.skip("needs TRANSFORMER_COURSE_DATA: a folder that holds the downloaded data sets")
+    if not Path(folder).is_dir():
+        pytest.fail(f"TRANSFORMER_COURSE_DATA names {folder!r}, which is not a folder")
+    return Path(folder)

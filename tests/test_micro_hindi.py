@@ -1,0 +1,254 @@
+"""micro-Hindi, checked from outside: a second grammar that knows nothing of the first."""
+import hashlib
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_course import micro_hindi
+
+SHA256 = "5aec513ce114385cddff26979d48eef6f401308e684874ec8f51cd55e5f1daea"
+
+FEMININE = {"girl", "woman", "queen", "cat", "cow", "goat", "bird", "book", "letter", "story", "bread", "tea", "picture",
+            "chair", "hat", "car", "window", "road", "river", "hindi", "english", "sita", "gita", "mira", "jill", "she"}
+SINGULAR = {"girls": "girl", "women": "woman", "queens": "queen", "cats": "cat", "cows": "cow", "goats": "goat", "birds": "bird",
+            "books": "book", "letters": "letter", "stories": "story", "pictures": "picture", "chairs": "chair", "hats": "hat",
+            "cars": "car", "windows": "window", "roads": "road", "rivers": "river"}
+MASCULINE_PLURALS = {"boys", "men", "children", "teachers", "farmers", "friends", "dogs", "lions", "horses", "elephants",
+                     "newspapers", "songs", "apples", "mangoes", "bananas", "flowers", "umbrellas", "boxes", "bags", "doors",
+                     "paths", "bridges"}
+WITHOUT_NE = {"bring", "speak", "forget", "go", "come", "sleep", "run", "laugh", "sit", "live", "fly", "break", "be"}
+WITH_NE = {"ne", "maine", "hamne", "tumne", "usne", "unhonne", "jisne", "jinhonne"}
+ANIMATE = {"boy", "boys", "girl", "girls", "man", "men", "woman", "women", "child", "children", "teacher", "teachers", "farmer",
+           "farmers", "friend", "friends", "queen", "queens", "dog", "dogs", "cat", "cats", "lion", "lions", "horse", "horses",
+           "cow", "cows", "goat", "goats", "elephant", "elephants", "bird", "birds", "ram", "shyam", "mohan", "jack", "sita",
+           "gita", "mira", "jill", "me", "us", "you", "him", "her", "it", "them"}
+DEFINITE = {"the", "this", "that", "these", "those", "'s"}
+ADJECTIVES = {"big", "small", "good", "tall", "clever", "poor", "beautiful", "black", "new", "red", "heavy", "cheap", "expensive",
+              "sweet", "wide", "long", "old", "hungry", "thirsty", "ill", "broken", "faulty", "wet", "green", "sandy", "closed",
+              "open", "rich"}
+SENSES = {"baink": "m", "kinaaraa": "m", "saaras": "m", "kren": "f", "chamgaadar": "m", "ballaa": "m", "chuuhaa": "m", "maaus": "m"}
+ENDINGS = {  # tense -> (person, gender, plural) -> how the last words of the verb end
+    "present": lambda p, g, n: [("tii" if g == "f" else "te" if n else "taa"), am(p, n)],
+    "used": lambda p, g, n: [("tii" if g == "f" else "te" if n else "taa"), was(g, n)],
+    "progressive": lambda p, g, n: ["", "rah" + vowel(g, n), am(p, n)],
+    "past progressive": lambda p, g, n: ["", "rah" + vowel(g, n), was(g, n)],
+    "past": lambda p, g, n: ["iin" if g == "f" and n else vowel(g, n)],
+    "future": lambda p, g, n: ["oge" if p == 2 else ("uung" if p == 1 and not n else "eng" if n else "eg") + vowel(g, n)],
+}
+
+
+def vowel(gender, plural):
+    return "ii" if gender == "f" else "e" if plural else "aa"
+
+
+def was(gender, plural):
+    return "thiin" if gender == "f" and plural else "th" + vowel(gender, plural)
+
+
+def am(person, plural):
+    return {1: "hain" if plural else "huun", 2: "ho", 3: "hain" if plural else "hai"}[person]
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return micro_hindi.generate(seed=1)
+
+
+def features(sentence, places):
+    """Person, gender, plural of the English words at `places`, worked out from this file's tables alone."""
+    words = [sentence.english.split()[i] for i in places]
+    tags = sentence.tags
+    if len(words) == 2:
+        return 3, "f" if set(words) <= FEMININE else "m", True
+    (word,), (place,) = words, places
+    if word in ("i", "we", "you"):
+        return {"i": 1, "we": 1, "you": 2}[word], "m", word != "i"
+    if word in ("it", "they"):
+        antecedent = tags.get("antecedent") if tags.get("pronoun") == place else None
+        if antecedent is None:
+            return 3, "m", word == "they"
+        return features(sentence, antecedent)
+    if tags.get("noun") == place:
+        return 3, SENSES[tags["sense"]], False
+    gender = "f" if word in FEMININE or word in SINGULAR else "m"
+    return 3, gender, word in SINGULAR or word in MASCULINE_PLURALS
+
+
+def marked(sentence, place):
+    """Whether the object at this place is animate or definite, by looking at the English words before it."""
+    words = sentence.english.split()
+    if words[place] in ANIMATE:
+        return True
+    if sentence.tags.get("noun") == place and sentence.tags["sense"] in ("saaras", "chamgaadar", "chuuhaa"):
+        return True
+    place -= 1
+    while words[place] in ADJECTIVES:
+        place -= 1
+    return words[place] in DEFINITE
+
+
+def test_every_verb_agrees_as_a_second_grammar_says(splits):
+    seen = Counter()
+    for name, sentences in splits.items():
+        for s in sentences:
+            hindi = s.hindi.split()
+            agents = sum(w in WITH_NE for w in hindi)
+            assert agents == sum(c.subject_case == "ne" for c in s.tags["clauses"]), s
+            for c in s.tags["clauses"]:
+                with_ne = c.tense == "past" and c.verb not in WITHOUT_NE and not (c.verb == "open" and not c.object)
+                assert (c.subject_case == "ne") == with_ne, s
+                if not with_ne:
+                    expected = features(s, c.subject)
+                elif c.object_case == "direct" and c.object:
+                    expected = features(s, c.object)
+                else:
+                    expected = (3, "m", False)
+                words = [hindi[j] for j in c.words if hindi[j] not in ("nahiin", "paar")]
+                if c.verb == "be":
+                    person, gender, plural = expected
+                    table = {"present": am(person, plural), "past": was(gender, plural),
+                             "future": "hoge" if person == 2 else ("hong" if plural else "hog") + vowel(gender, plural)}
+                    assert words == [table[c.tense]], (s, c)
+                else:
+                    endings = ENDINGS[c.tense](*expected)
+                    assert len(words) == len(endings) and all(w.endswith(e) for w, e in zip(words, endings)), (s, c)
+                    if c.tense == "past" and expected[1:] == ("f", False):
+                        assert not words[0].endswith("iin"), s
+                seen[c.tense, c.controller] += 1
+    assert len(seen) == 6 + 2 and min(seen.values()) > 50          # the past has three controllers
+
+
+def test_ko_marks_what_is_animate_or_definite(splits):
+    checked = 0
+    for s in splits["train"] + splits["test"]:
+        gives = "recipient" in s.tags["roles"]
+        for c in s.tags["clauses"]:
+            if c.object and c.verb not in ("give", "send"):
+                inside = s.english.split()[c.object[0] + 1:c.object[0] + 2] in (["who"], ["whom"], ["which"])
+                relative_object = c.object[0] < c.subject[0]
+                if not (inside or relative_object):
+                    assert (c.object_case == "ko") == marked(s, c.object[0]), (s, c)
+                    checked += 1
+            elif c.object:
+                assert c.object_case == "direct" and (gives or len(s.tags["clauses"]) > 1)
+    assert checked > 3000
+
+
+def test_links_cover_every_hindi_word_but_the_case_markers(splits):
+    for sentences in splits.values():
+        for s in sentences:
+            source, target = s.english.split(), s.hindi.split()
+            assert all(0 <= i < len(source) and 0 <= j < len(target) for i, j in s.links)
+            linked = {j for _, j in s.links}
+            assert {w for j, w in enumerate(target) if j not in linked} <= {"ne", "ko"}
+            idle = {w for i, w in enumerate(source) if i not in {i for i, _ in s.links}}
+            assert idle <= {"the", "a", "an", "to", "in"}
+            assert all(c.isascii() and (c.islower() or not c.isalpha()) for c in s.english + s.hindi)
+
+
+def test_no_sentence_twice_and_none_of_train_elsewhere(splits):
+    count = Counter(s.english for sentences in splits.values() for s in sentences)
+    assert max(count.values()) == 1
+    assert {k: len(v) for k, v in splits.items()} == {"train": 8000, "valid": 500, "test": 1000, "length": 300, "distance": 1008,
+                                                      "roles": 300, "composition": 320}
+
+
+def test_the_same_english_always_has_the_same_hindi(splits):
+    first = {s.english: s.hindi for sentences in splits.values() for s in sentences}
+    shared = 0
+    for sentences in micro_hindi.generate(seed=2).values():
+        for s in sentences:
+            if s.english in first:
+                shared += 1
+                assert first[s.english] == s.hindi
+    assert shared > 100
+
+
+def test_composition_is_new_as_words_and_old_as_pieces(splits):
+    words = {w for s in splits["train"] for w in s.hindi.split()}
+    pieces = {w for s in splits["train"] for w in micro_hindi.segment(s.hindi).split()}
+    for s in splits["composition"]:
+        new = set(s.hindi.split()) - words
+        assert new & set(micro_hindi.HELD_OUT)
+        assert set(micro_hindi.segment(s.hindi).split()) <= pieces
+        assert set(s.tags["cells"]) & set(micro_hindi.CELLS)
+    everywhere = {c for s in splits["train"] for c in s.tags["cells"]}
+    assert not everywhere & set(micro_hindi.CELLS)
+
+
+def test_roles_come_in_swapped_pairs(splits):
+    assert splits["roles"][0].english == "jack saw jill" and splits["roles"][1].english == "jill saw jack"
+    for one, two in zip(splits["roles"][::2], splits["roles"][1::2]):
+        assert one.tags["pair"] == two.tags["pair"] and (one.tags["swap"], two.tags["swap"]) == (0, 1)
+        a, b = one.english.split(), two.english.split()
+        agent, patient = one.tags["roles"]["agent"][0], one.tags["roles"]["object"][0]
+        a[agent], a[patient] = a[patient], a[agent]
+        assert a == b and one.hindi != two.hindi
+
+
+def test_distances_are_balanced_and_measured(splits):
+    count = Counter((s.tags["kind"], s.tags["distance"]) for s in splits["distance"])
+    assert count == {(kind, d): 24 for kind in ("subject", "ambiguous") for d in range(21)}
+    for s in splits["distance"]:
+        words, tags = s.english.split(), s.tags
+        if tags["kind"] == "subject":
+            c = tags["clauses"][-1]
+            assert c.controller == "subject" and tags["focus"] == c.words
+        else:
+            assert words[tags["noun"]] in micro_hindi.AMBIGUOUS
+            assert abs(tags["trigger"] - tags["noun"]) - 1 == tags["distance"]
+            senses = {x.hindi: x for x in micro_hindi.AMBIGUOUS[words[tags["noun"]]]}
+            cues = {k: {w for v in x.verbs for w in (v, *other_forms(v))} | set(x.adjectives) for k, x in senses.items()}
+            assert words[tags["trigger"]] in cues[tags["sense"]]
+            assert not any(words[tags["trigger"]] in cue for k, cue in cues.items() if k != tags["sense"])
+            if tags["distance"] > 2:
+                assert any(abs(i - tags["noun"]) - 1 < tags["distance"] for i in tags["distractors"])
+
+
+def other_forms(verb):
+    v = micro_hindi.VERBS[verb]
+    return v.third, v.past, v.ing
+
+
+def test_length_is_longer_than_anything_in_train(splits):
+    for side in ("english", "hindi"):
+        longest = max(len(getattr(s, side).split()) for s in splits["train"])
+        assert min(len(getattr(s, side).split()) for s in splits["length"]) > longest
+
+
+def test_it_is_the_same_corpus_everywhere(splits):
+    text = "\n".join(f"{name}\t{s.english}\t{s.hindi}\t{sorted(s.links)}" for name, sentences in splits.items() for s in sentences)
+    assert hashlib.sha256(text.encode()).hexdigest() == SHA256
+
+
+def test_generating_is_quick():
+    started = time.process_time()
+    micro_hindi.generate(seed=4)
+    assert time.process_time() - started < 15        # about 2 s on a quiet machine
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_segmenting_loses_nothing(seed):
+    s = micro_hindi.assemble("simple", [micro_hindi.some_clause(micro_hindi.Random(seed), micro_hindi.some_subject(micro_hindi.Random(seed + 1)))])
+    assert micro_hindi.unsegment(micro_hindi.segment(s.hindi)) == s.hindi
+    assert [hindi for hindi, _ in micro_hindi.gloss(s)] == s.hindi.split()
+
+
+def test_helpers(splits):
+    about = micro_hindi.describe(splits)
+    assert about["splits"]["train"][0] == 8000 and about["lemmas"]["names"] == 11
+    assert micro_hindi.paradigm("cross")["perfective", "any", "f", "sg"] == "paar kii"
+    with pytest.raises(ValueError, match="verb 'yodel' is none of"):
+        micro_hindi.paradigm("yodel")
+    with pytest.raises(ValueError, match="tense 'aorist'"):
+        micro_hindi.conjugate("dekh", "aorist", 3, "m", False)
+    with pytest.raises(ValueError, match="verb 'drink' with tense 'future'"):
+        micro_hindi.some_clause(micro_hindi.Random(1), micro_hindi.pronoun("you"), "drink", "future")
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        micro_hindi.running_text(1, 0)
+    lines = micro_hindi.running_text(7, 400)
+    assert len(set(lines)) == 400 and lines[:5] == micro_hindi.running_text(7, 5)

@@ -1,0 +1,270 @@
+"""Searches on random tables of every shape, against exhaustive enumeration and a search without batches or tensors."""
+import itertools
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from transformer_course.search import Hypotheses, beam_search, greedy_search, sample
+
+
+@dataclass
+class Seen:
+    source: torch.Tensor   # (N,) which table
+    prefix: torch.Tensor   # (N,) the words so far, as a number in base V
+    length: int
+
+    def select(self, rows):
+        return Seen(self.source[rows], self.prefix[rows], self.length)
+
+
+class Tables:
+    """A translator with a row of logits for every prefix: `tables[t]` is (sources, V**t, V)."""
+
+    training = False
+
+    def __init__(self, sources, V, max_len, seed, ids=(0, 1, 2)):
+        draw = torch.Generator().manual_seed(seed)
+        self.tables = [2 * torch.randn(sources, V ** t, V, generator=draw) for t in range(max_len)]
+        self.pad_id, self.bos_id, self.eos_id = ids
+        self.V, self.rows = V, 0
+
+    def start(self, src):
+        return Seen(src[:, 0], torch.zeros_like(src[:, 0]), 0)
+
+    def step(self, state, token):
+        prefix = state.prefix * self.V + token if state.length else state.prefix
+        self.rows += len(token)
+        return self.tables[state.length][state.source, prefix], Seen(state.source, prefix, state.length + 1)
+
+    def logp(self, source, words):
+        index, total = 0, 0.0
+        for t, word in enumerate(words):
+            total += self.tables[t][source, index].double().log_softmax(-1)[word].item()
+            index = index * self.V + word
+        return total
+
+    def words(self):
+        return [w for w in range(self.V) if w not in (self.pad_id, self.bos_id, self.eos_id)]
+
+
+def naive_beam(model, source, K, max_len, min_len, norm):
+    """Beam search over lists, without early stopping; every candidate is scored from its first word."""
+    live, finished = [()], []
+    for t in range(1, max_len + 1):
+        options = [*model.words(), *([model.eos_id] if t >= min_len else [])]
+        candidates = sorted(((model.logp(source, (*words, w)), (*words, w)) for words in live for w in options), reverse=True)
+        finished += [(s / norm(t), list(words)) for s, words in candidates[:K] if words[-1] == model.eos_id]
+        ranked = [(s, words) for s, words in candidates if words[-1] != model.eos_id][:K]
+        live = [words for s, words in ranked]
+    finished = finished or [(s / norm(max_len), list(words)) for s, words in ranked]
+    return [(words, score) for score, words in sorted(finished, reverse=True)[:K]]
+
+
+def exhaustive(model, source, max_len, norm):
+    found = [(model.logp(source, (*words, model.eos_id)) / norm(t), [*words, model.eos_id])
+             for t in range(1, max_len + 1) for words in itertools.product(model.words(), repeat=t - 1)]
+    return [(words, score) for score, words in sorted(found, reverse=True)]
+
+
+def norm_of(kind, penalty):
+    return lambda length: (length if kind == "length" else (5 + length) / 6) ** penalty
+
+
+def same(ours, theirs):
+    assert [words for words, score in ours] == [words for words, score in theirs]
+    assert_close([s for w, s in ours], [s for w, s in theirs], atol=1e-4, rtol=1e-4)
+
+
+def sources(n):
+    return torch.arange(n)[:, None].repeat(1, 3)
+
+
+problems = st.fixed_dictionaries(dict(
+    n=st.integers(1, 6), V=st.integers(4, 7), max_len=st.integers(1, 4), seed=st.integers(0, 10**6),
+    ids=st.permutations([0, 1, 2, 3]).map(lambda ids: tuple(ids[:3]))))
+penalties = st.sampled_from([0.0, 0.3, 1.0, 2.0])
+kinds = st.sampled_from(["length", "wu"])
+
+
+@given(problems, st.integers(1, 9), st.integers(0, 4), penalties, kinds)
+def test_beam_is_the_naive_beam(problem, K, min_len, penalty, kind):
+    n, max_len = problem.pop("n"), problem["max_len"]
+    model, min_len = Tables(n, **problem), min(min_len, problem["max_len"])
+    found = beam_search(model, sources(n), K, max_len, min_len, penalty, kind)
+    assert isinstance(found, Hypotheses) and len(found) == n
+    for source, nbest in enumerate(found.nbest):
+        same(nbest, naive_beam(model, source, K, max_len, min_len, norm_of(kind, penalty)))
+        assert all(len(words) >= min_len for words, score in nbest)
+
+
+@given(problems, penalties, kinds)
+def test_a_beam_wide_enough_is_exhaustive(problem, penalty, kind):
+    n, max_len = problem.pop("n"), problem["max_len"]
+    model = Tables(n, **problem)
+    found = beam_search(model, sources(n), 600, max_len, 0, penalty, kind)
+    for source, nbest in enumerate(found.nbest):
+        same(nbest, exhaustive(model, source, max_len, norm_of(kind, penalty)))
+
+
+@given(problems, st.integers(0, 4))
+def test_greedy_is_a_beam_of_one(problem, min_len):
+    n, max_len = problem.pop("n"), problem["max_len"]
+    model, min_len = Tables(n, **problem), min(min_len, problem["max_len"])
+    greedy, beam = greedy_search(model, sources(n), max_len, min_len), beam_search(model, sources(n), 1, max_len, min_len, 0.0)
+    assert torch.equal(greedy.tokens, beam.tokens)
+    assert_close(greedy.scores, beam.scores)
+    for source, ((words, score),) in enumerate(greedy.nbest):
+        assert words == naive_greedy(model, source, max_len, min_len)
+        assert score == pytest.approx(model.logp(source, words), abs=1e-4)
+
+
+def naive_greedy(model, source, max_len, min_len):
+    words = []
+    while len(words) < max_len and model.eos_id not in words:
+        options = [*model.words(), *([model.eos_id] if len(words) + 1 >= min_len else [])]
+        words.append(max(options, key=lambda w: model.logp(source, (*words, w))))
+    return words
+
+
+@given(problems, st.integers(1, 5), penalties)
+def test_a_batch_is_its_sentences(problem, K, penalty):
+    n, max_len = problem.pop("n"), problem["max_len"]
+    model, src = Tables(n, **problem), sources(n)
+    for search in (lambda s: beam_search(model, s, K, max_len, 0, penalty), lambda s: greedy_search(model, s, max_len)):
+        together, alone = search(src), [search(row[None]) for row in src]
+        assert together.nbest == [one.nbest[0] for one in alone]
+        assert torch.equal(together.scores, torch.cat([one.scores for one in alone]))
+        for row, best in zip(together.tokens.tolist(), together.nbest):
+            words = best[0][0]
+            assert row == words + [model.pad_id] * (len(row) - len(words))
+
+
+@given(problems, st.floats(0.3, 3.0), st.sampled_from([None, 1, 2, 50]))
+def test_sampling(problem, temperature, top_k):
+    n, max_len = problem.pop("n"), problem["max_len"]
+    model = Tables(n, **problem)
+    draw = lambda: sample(model, sources(n), max_len, temperature, top_k, torch.Generator().manual_seed(3))
+    found = draw()
+    assert found.nbest == draw().nbest
+    if top_k == 1:
+        assert torch.equal(found.tokens, greedy_search(model, sources(n), max_len).tokens)
+    for source, ((words, score),) in enumerate(found.nbest):
+        assert set(words) <= {*model.words(), model.eos_id} and model.eos_id not in words[:-1]
+        assert score == pytest.approx(model.logp(source, words), abs=1e-4)
+
+
+@pytest.mark.parametrize("V,K", [(1501, 4), (97, 200), (24, 3)])
+def test_large_vocabularies_and_beams(V, K):
+    model = Tables(3, V, 2, seed=V)
+    found = beam_search(model, sources(3), K, 2)
+    for source, nbest in enumerate(found.nbest):
+        logp = model.tables[0][source].double().log_softmax(-1)[0]                    # (V,)
+        pairs = logp[:, None] + model.tables[1][source].double().log_softmax(-1)     # (V, V)
+        live = logp.clone().index_fill_(0, torch.tensor([0, 1, 2]), -math.inf).topk(min(K, V - 3)).indices
+        ends = [(logp[2].item(), [2])] if (logp[3:] > logp[2]).sum() < K else []
+        ranked = pairs[live][:, 2:].flatten().sort(descending=True).values[:K]
+        ends += [(pairs[w, 2].item() / 2, [w, 2]) for w in live.tolist() if pairs[w, 2] >= ranked[-1]]
+        same(nbest, [(words, score) for score, words in sorted(ends, reverse=True)[:K]]
+             or [(nbest[i][0], ranked[i].item() / 2) for i in range(len(nbest))])
+
+
+def test_finished_sentences_leave_the_batch():
+    """Source 0 ends at once, source 1 never: from then on the rows are those of source 1 alone."""
+    model = Tables(2, 6, 5, seed=1)
+    for table in model.tables:
+        table[0, :, 2], table[1, :, 2] = 50.0, -50.0
+    greedy_search(model, sources(2), 5)
+    assert model.rows == 2 + 4 * 1
+    model.rows = 0
+    beam_search(model, sources(2), 1, 5, length_penalty=0.0)
+    assert model.rows == 2 + 4 * 1
+    model.rows = 0
+    beam_search(model, sources(2), 3, 5, length_penalty=0.0)     # it takes a second step to find three
+    assert model.rows == 2 + 6 + 3 * 3
+
+
+def test_states_are_not_reordered_for_nothing():
+    """With a beam of one nothing ever moves, and a sentence that ends is the only reason to select."""
+    model, calls = Tables(3, 5, 4, seed=2), []
+    for table in model.tables:
+        table[..., 2] = -50.0
+    select = Seen.select
+    Seen.select = lambda self, rows: calls.append(rows) or select(self, rows)
+    try:
+        beam_search(model, sources(3), 1, 4)
+        greedy_search(model, sources(3), 4)
+    finally:
+        Seen.select = select
+    assert calls == []
+
+
+def test_some_models_begin_with_eos_or_pad():
+    for ids in ((3, 2, 2), (0, 0, 2), (2, 2, 2)):       # pad, bos, eos
+        model = Tables(2, 5, 3, seed=4, ids=ids)
+        found = beam_search(model, sources(2), 400, 3)
+        for source, nbest in enumerate(found.nbest):
+            same(nbest, exhaustive(model, source, 3, norm_of("length", 1.0)))
+
+
+def test_logits_are_left_alone_and_may_be_half_precision():
+    model = Tables(2, 40, 2, seed=5)
+    before = [table.clone() for table in model.tables]
+    whole = beam_search(model, sources(2), 3, 2)
+    greedy_search(model, sources(2), 2), sample(model, sources(2), 2)
+    assert all(map(torch.equal, before, model.tables))
+    for dtype in (torch.float64, torch.bfloat16):
+        model.tables = [table.to(torch.bfloat16).to(dtype) for table in before]
+        assert_close(beam_search(model, sources(2), 3, 2).scores, whole.scores, atol=0.05, rtol=0.05)
+        assert greedy_search(model, sources(2), 2).scores.dtype == torch.float32
+
+
+def test_nothing_can_be_written():
+    """A vocabulary of nothing but specials, and a least length: no hypothesis, and no crash."""
+    found = beam_search(Tables(2, 3, 2, seed=6), sources(2), 2, 2, min_len=2)
+    assert found.nbest == [[], []] and found.tokens.shape == (2, 0) and found.scores.tolist() == [-math.inf] * 2
+
+
+@pytest.mark.parametrize("search", [lambda m, s, **o: beam_search(m, s, 2, **o), greedy_search, sample])
+@pytest.mark.parametrize("change,says", [
+    (dict(max_len=0), "max_len=0"), (dict(max_len=3, min_len=4), "min_len=4"), (dict(max_len=3, min_len=-1), "min_len=-1")])
+def test_bad_lengths(search, change, says):
+    with pytest.raises(ValueError, match=says) as error:
+        search(Tables(2, 5, 3, seed=7), sources(2), **change)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("src", [torch.zeros(3), torch.zeros(2, 3), torch.zeros(2, 0, dtype=torch.long), [[1, 2]],
+                                 torch.zeros(2, 3, dtype=torch.bool)])
+def test_bad_source(src):
+    for search in (lambda: beam_search(Tables(2, 5, 3, 7), src, 2, 3), lambda: greedy_search(Tables(2, 5, 3, 7), src, 3)):
+        with pytest.raises(ValueError, match="src must be"):
+            search()
+
+
+def test_bad_options():
+    model, src = Tables(2, 5, 3, seed=8), sources(2)
+    for options, says in [(dict(beam_size=0), "beam_size=0"), (dict(length_penalty=-1.0), "length_penalty=-1"),
+                          (dict(length_penalty=math.nan), "length_penalty=nan"), (dict(normalisation="log"), "'log'")]:
+        with pytest.raises(ValueError, match=says):
+            beam_search(model, src, **{"beam_size": 2, "max_len": 3, **options})
+    for options, says in [(dict(temperature=0.0), "temperature=0"), (dict(top_k=0), "top_k=0")]:
+        with pytest.raises(ValueError, match=says):
+            sample(model, src, 3, **options)
+    model.training = True
+    for search in (lambda: beam_search(model, src, 2, 3), lambda: greedy_search(model, src, 3), lambda: sample(model, src, 3)):
+        with pytest.raises(ValueError, match=r"model\.eval\(\)"):
+            search()
+
+
+def test_a_broken_model_is_reported():
+    model = Tables(3, 6, 4, seed=9)
+    model.tables[2][1] = math.nan
+    model.tables[0][..., 2] = model.tables[1][..., 2] = -50.0
+    for search in (lambda: beam_search(model, sources(3), 2, 4), lambda: greedy_search(model, sources(3), 4)):
+        with pytest.raises(ValueError, match="NaN"):
+            search()
