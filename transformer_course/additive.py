@@ -106,7 +106,7 @@ class AdditiveSeq2Seq(nn.Module):
         src_vocab: int,                   # words of the source vocabulary
         tgt_vocab: int,                   # V
         d_model: int = 128,               # D, of the embeddings
-        d_hidden: int = 256,              # H, of the decoder and of each direction of the encoder
+        d_hidden: int = 128,              # H, of the decoder and of each direction of the encoder
         d_attention: int | None = None,   # A; default: d_hidden
         n_layers: int = 1,                # of the encoder
         dropout: float = 0.1,             # on embeddings, between layers, before the output

@@ -1,0 +1,53 @@
+"""Nothing creates a tensor on a fixed device: forward, loss and a decoding step of every module run on `meta`.
+
+A tensor made on the CPU inside them would meet one on `meta`, and PyTorch refuses that.
+"""
+import pytest
+import torch
+
+from transformer_course import additive, attention, blocks, functional, positions, rnn
+from transformer_course.translation import MODELS
+
+B, S, T, V = 2, 5, 7, 19
+META = torch.device("meta")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_translators(name):
+    with META:
+        model = MODELS[name](V, V + 2)
+        src, tgt = torch.zeros(B, S, dtype=torch.long), torch.zeros(B, T, dtype=torch.long)
+        rows, token = torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long)
+    assert all(tensor.device == META for tensor in [*model.parameters(), *model.buffers()])
+    assert model(src, tgt[:, :-1]).shape == (B, T - 1, V + 2)
+    loss = model.loss(src, tgt, smoothing=0.1)
+    assert loss.shape == () and loss.device == META
+    loss.backward()
+    model.eval()
+    logits, state = model.step(model.start(src).select(rows), token)
+    assert logits.shape == (3, V + 2) and logits.device == META
+    if hasattr(model, "alignment"):
+        assert model.alignment(src, tgt).shape == (B, T - 1, S)
+
+
+@pytest.mark.parametrize("options", [{"norm": "pre"}, {"positions": "learned"}, {"tied": False}, {"n_layers": (1, 2)},
+                                     {"attention_dropout": 0.1, "ff_dropout": 0.1}])
+def test_transformer_variants(options):
+    with META:
+        model = MODELS["transformer"](V, V, d_model=12, n_heads=3, d_ff=8, **({"n_layers": 1} | options))
+        src, tgt = torch.zeros(B, S, dtype=torch.long), torch.zeros(B, T, dtype=torch.long)
+    model.loss(src, tgt).backward()
+
+
+def test_parts():
+    with META:
+        x, memory = torch.zeros(B, T, 12), torch.zeros(B, S, 12)
+        mask = torch.zeros(B, 1, T, S, dtype=torch.bool)
+        heads = attention.MultiHeadAttention(12, 3)
+        parts = [blocks.FeedForward(12, 20), blocks.Residual(12, norm="pre")]
+        codes = [positions.Sinusoidal(12, ready=4), positions.Learned(12)]
+    assert heads(x, memory, memory, mask, need_weights=True)[1].shape == (B, 3, T, S)
+    assert heads(x, memory, memory, mask)[0].device == META
+    assert parts[1](x, parts[0]).device == META
+    assert all(code(2, 5).shape == (5, 12) and code(2, 5).device == META for code in codes)
+    assert functional.dropout(x, 0.3).device == functional.causal_mask(T, META).device == META
