@@ -39,6 +39,21 @@ def test_transformer_variants(options):
     model.loss(src, tgt).backward()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_bfloat16_autocast(name):
+    "Mixed precision, as on a GPU: the loss and its gradients stay close to those in float32."
+    torch.manual_seed(1)
+    model = MODELS[name](V, V).eval()
+    src, tgt = torch.randint(4, V, (B, S)), torch.randint(4, V, (B, T))
+    src[1, 3:], tgt[0, 5:] = 0, 0
+    whole = model.loss(src, tgt)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model.loss(src, tgt)
+    half.backward()
+    assert half.dtype == torch.float32 and abs(half.item() - whole.item()) < 0.02
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+
+
 def test_parts():
     with META:
         x, memory = torch.zeros(B, T, 12), torch.zeros(B, S, 12)

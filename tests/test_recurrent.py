@@ -70,6 +70,15 @@ def test_the_two_resets_agree_only_where_nothing_is_reset():
     assert_close(before(x, h), after(x, h))
 
 
+def test_the_two_resets_agree_where_the_product_mixes_nothing_and_adds_nothing():
+    before, after = GRUCell(5, 7, reset="before"), GRUCell(5, 7)
+    x, h = torch.randn(2, 5), (torch.randn(2, 7),)
+    for bias, equal in ((0.0, True), (0.7, False)):
+        before.weight_hh.data[14:], before.bias_hh.data[14:] = torch.diag(torch.randn(7)), bias
+        after.load_state_dict(before.state_dict())
+        assert torch.allclose(before(x, h)[0], after(x, h)[0], atol=1e-5) == equal
+
+
 def test_an_lstm_starts_with_its_forget_gate_open():
     cell = LSTMCell(5, 7, forget_bias=3.0)
     forget = (cell.bias_ih + cell.bias_hh)[7:14]

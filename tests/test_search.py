@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from transformer_course import search as search_module
 from transformer_course.search import Hypotheses, beam_search, greedy_search, sample
 
 
@@ -52,8 +53,8 @@ class Tables:
         return [w for w in range(self.V) if w not in (self.pad_id, self.bos_id, self.eos_id)]
 
 
-def naive_beam(model, source, K, max_len, min_len, norm):
-    """Beam search over lists, without early stopping; every candidate is scored from its first word."""
+def naive_beam(model, source, K, max_len, min_len, norm, exact_stop=True):
+    """Beam search over lists, to the last step or until K have finished; every candidate is scored from its first word."""
     live, finished = [()], []
     for t in range(1, max_len + 1):
         options = [*model.words(), *([model.eos_id] if t >= min_len else [])]
@@ -61,6 +62,8 @@ def naive_beam(model, source, K, max_len, min_len, norm):
         finished += [(s / norm(t), list(words)) for s, words in candidates[:K] if words[-1] == model.eos_id]
         ranked = [(s, words) for s, words in candidates if words[-1] != model.eos_id][:K]
         live = [words for s, words in ranked]
+        if not exact_stop and len(finished) >= K:
+            break
     finished = finished or [(s / norm(max_len), list(words)) for s, words in ranked]
     return [(words, score) for score, words in sorted(finished, reverse=True)[:K]]
 
@@ -80,6 +83,20 @@ def same(ours, theirs):
     assert_close([s for w, s in ours], [s for w, s in theirs], atol=1e-4, rtol=1e-4)
 
 
+class Tiring(Tables):
+    """Its next word depends on its last one only, and the longer the sentence, the likelier its end; any length goes."""
+
+    def __init__(self, sources, V, seed):
+        super().__init__(sources, V, 0, seed)
+        self.table = 2 * torch.randn(sources, V, V, generator=torch.Generator().manual_seed(seed))
+
+    def step(self, state, token):
+        self.rows += len(token)
+        logits = self.table[state.source, token]
+        logits[:, self.eos_id] += state.length / 2 - 2
+        return logits, Seen(state.source, token, state.length + 1)
+
+
 def sources(n):
     return torch.arange(n)[:, None].repeat(1, 3)
 
@@ -89,35 +106,43 @@ problems = st.fixed_dictionaries(dict(
     ids=st.permutations([0, 1, 2, 3]).map(lambda ids: tuple(ids[:3]))))
 penalties = st.sampled_from([0.0, 0.3, 1.0, 2.0])
 kinds = st.sampled_from(["length", "wu"])
+both_rules = pytest.mark.parametrize("exact_stop", [True, False], ids=["exact", "at K"])
 
 
-@given(problems, st.integers(1, 9), st.integers(0, 4), penalties, kinds)
-def test_beam_is_the_naive_beam(problem, K, min_len, penalty, kind):
+@both_rules
+@given(problem=problems, K=st.integers(1, 9), min_len=st.integers(0, 4), penalty=penalties, kind=kinds)
+def test_beam_is_the_naive_beam(exact_stop, problem, K, min_len, penalty, kind):
     n, max_len = problem.pop("n"), problem["max_len"]
     model, min_len = Tables(n, **problem), min(min_len, problem["max_len"])
-    found = beam_search(model, sources(n), K, max_len, min_len, penalty, kind)
+    found = beam_search(model, sources(n), K, max_len, min_len, penalty, kind, exact_stop)
     assert isinstance(found, Hypotheses) and len(found) == n
     for source, nbest in enumerate(found.nbest):
-        same(nbest, naive_beam(model, source, K, max_len, min_len, norm_of(kind, penalty)))
+        same(nbest, naive_beam(model, source, K, max_len, min_len, norm_of(kind, penalty), exact_stop))
         assert all(len(words) >= min_len for words, score in nbest)
+        assert len({words[-1] == model.eos_id for words, score in nbest}) <= 1      # all finished, or none
 
 
-@given(problems, penalties, kinds)
-def test_a_beam_wide_enough_is_exhaustive(problem, penalty, kind):
+@both_rules
+@given(problem=problems, penalty=penalties, kind=kinds)
+def test_a_beam_wide_enough_is_exhaustive(exact_stop, problem, penalty, kind):
     n, max_len = problem.pop("n"), problem["max_len"]
     model = Tables(n, **problem)
-    found = beam_search(model, sources(n), 600, max_len, 0, penalty, kind)
+    found = beam_search(model, sources(n), 600, max_len, 0, penalty, kind, exact_stop)
     for source, nbest in enumerate(found.nbest):
         same(nbest, exhaustive(model, source, max_len, norm_of(kind, penalty)))
 
 
-@given(problems, st.integers(0, 4))
-def test_greedy_is_a_beam_of_one(problem, min_len):
+@given(problems, st.integers(0, 4), penalties)
+def test_greedy_is_a_beam_of_one(problem, min_len, penalty):
+    """Stopping at the first that has finished, whatever the penalty; stopping exactly, without one."""
     n, max_len = problem.pop("n"), problem["max_len"]
     model, min_len = Tables(n, **problem), min(min_len, problem["max_len"])
-    greedy, beam = greedy_search(model, sources(n), max_len, min_len), beam_search(model, sources(n), 1, max_len, min_len, 0.0)
-    assert torch.equal(greedy.tokens, beam.tokens)
-    assert_close(greedy.scores, beam.scores)
+    greedy = greedy_search(model, sources(n), max_len, min_len)
+    for alpha, exact_stop in ((penalty, False), (0.0, True)):
+        beam = beam_search(model, sources(n), 1, max_len, min_len, alpha, exact_stop=exact_stop)
+        assert torch.equal(greedy.tokens, beam.tokens)
+        lengths = torch.tensor([float(len(words)) for ((words, score),) in greedy.nbest])
+        assert_close(greedy.scores / lengths**alpha, beam.scores)
     for source, ((words, score),) in enumerate(greedy.nbest):
         assert words == naive_greedy(model, source, max_len, min_len)
         assert score == pytest.approx(model.logp(source, words), abs=1e-4)
@@ -131,11 +156,13 @@ def naive_greedy(model, source, max_len, min_len):
     return words
 
 
-@given(problems, st.integers(1, 5), penalties)
-def test_a_batch_is_its_sentences(problem, K, penalty):
+@both_rules
+@given(problem=problems, K=st.integers(1, 5), penalty=penalties)
+def test_a_batch_is_its_sentences(exact_stop, problem, K, penalty):
     n, max_len = problem.pop("n"), problem["max_len"]
     model, src = Tables(n, **problem), sources(n)
-    for search in (lambda s: beam_search(model, s, K, max_len, 0, penalty), lambda s: greedy_search(model, s, max_len)):
+    beam = lambda s: beam_search(model, s, K, max_len, 0, penalty, exact_stop=exact_stop)
+    for search in (beam, lambda s: greedy_search(model, s, max_len)):
         together, alone = search(src), [search(row[None]) for row in src]
         assert together.nbest == [one.nbest[0] for one in alone]
         assert torch.equal(together.scores, torch.cat([one.scores for one in alone]))
@@ -171,6 +198,44 @@ def test_large_vocabularies_and_beams(V, K):
         ends += [(pairs[w, 2].item() / 2, [w, 2]) for w in live.tolist() if pairs[w, 2] >= ranked[-1]]
         same(nbest, [(words, score) for score, words in sorted(ends, reverse=True)[:K]]
              or [(nbest[i][0], ranked[i].item() / 2) for i in range(len(nbest))])
+
+
+@both_rules
+@given(problem=problems, K=st.integers(1, 5), penalty=penalties, every=st.integers(2, 5))
+def test_when_we_look_changes_nothing(exact_stop, problem, K, penalty, every):
+    """On a GPU the search asks only now and then who has ended."""
+    n, max_len = problem.pop("n"), problem["max_len"]
+    model = Tables(n, **problem)
+    found = beam_search(model, sources(n), K, max_len, 0, penalty, exact_stop=exact_stop)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "_time_to_look", lambda t, device: t % every == 0)
+        late = beam_search(model, sources(n), K, max_len, 0, penalty, exact_stop=exact_stop)
+    assert late.nbest == found.nbest and torch.equal(late.tokens, found.tokens)
+
+
+@given(problems, st.integers(1, 5), penalties)
+def test_stopping_at_k_steps_less_and_finds_no_better(problem, K, penalty):
+    n, max_len = problem.pop("n"), problem["max_len"]
+    model, rows, found = Tables(n, **problem), {}, {}
+    for exact_stop in (True, False):
+        model.rows = 0
+        found[exact_stop] = beam_search(model, sources(n), K, max_len, 0, penalty, exact_stop=exact_stop)
+        rows[exact_stop] = model.rows
+    assert rows[False] <= rows[True]
+    assert (found[False].scores <= found[True].scores + 1e-6).all()
+
+
+def test_a_generous_max_len_costs_nothing():
+    """Stopping at K, a search that is over within 30 words steps the same rows if 410 are allowed; the exact rule more."""
+    model, found, rows = Tiring(20, 9, seed=3), {}, {}
+    for exact_stop in (False, True):
+        for max_len in (30, 60, 410):
+            model.rows = 0
+            found[exact_stop, max_len] = beam_search(model, sources(20), 5, max_len, exact_stop=exact_stop)
+            rows[exact_stop, max_len] = model.rows
+    assert found[False, 30].nbest == found[False, 60].nbest == found[False, 410].nbest
+    assert rows[False, 30] == rows[False, 60] == rows[False, 410] < rows[True, 30] < rows[True, 60] < rows[True, 410]
+    assert all(len(words) < 30 and words[-1] == 2 for nbest in found[False, 30].nbest for words, score in nbest)
 
 
 def test_finished_sentences_leave_the_batch():
@@ -265,6 +330,7 @@ def test_a_broken_model_is_reported():
     model = Tables(3, 6, 4, seed=9)
     model.tables[2][1] = math.nan
     model.tables[0][..., 2] = model.tables[1][..., 2] = -50.0
-    for search in (lambda: beam_search(model, sources(3), 2, 4), lambda: greedy_search(model, sources(3), 4)):
+    for search in (lambda: beam_search(model, sources(3), 2, 4), lambda: beam_search(model, sources(3), 2, 4, exact_stop=True),
+                   lambda: greedy_search(model, sources(3), 4)):
         with pytest.raises(ValueError, match="NaN"):
             search()

@@ -1,4 +1,5 @@
 """Training that is killed, and checkpoints that are damaged: nothing is lost, and nothing changes."""
+import json
 import os
 import random
 import signal
@@ -88,6 +89,18 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_step_it_finished(tmp_path):
     assert int(newest.name[5:]) >= 5 and read_files(newest)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on file sizes")
+def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path):
+    file = tmp_path / "weights"
+    file.write_bytes(b"old")
+    code = ("import resource, signal, sys; from transformer_course.training import write_atomically\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+            "write_atomically(sys.argv[1], bytes(100))")
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True)
+    assert done.returncode == 1 and str(file) in done.stderr.splitlines()[-1]
+    assert file.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["weights"]
+
+
 def examples(count=30):
     return [([4 + i % 5, 2], [1, 5 + i % 7, 6, 2]) for i in range(count)]
 
@@ -145,9 +158,56 @@ def test_minutes_end_the_run_and_progress_reaches_the_schedule():
     assert 0.6 <= run.seconds < 10 and seen[0] == 0 and seen == sorted(seen) and 0.5 < seen[-1] < 1
 
 
+def test_weights_that_are_not_numbers_never_replace_good_ones(tmp_path):
+    run = trainer(tmp_path, checkpoint_steps=2)
+    run.run(steps=2, progress=False)
+    good = checkpoints(tmp_path)
+    run.schedule = lambda step, progress: float("nan")
+    with pytest.raises(FloatingPointError):
+        run.run(steps=40, progress=False)
+    assert checkpoints(tmp_path)[:1] == good[-1:] and all(
+        not torch.isnan(safetensors.torch.load(read_files(path)["state.safetensors"])["model.tgt_embedding.weight"]).any()
+        for path in good)
+
+
+def test_fewer_averaged_epochs_than_the_checkpoint_holds_is_another_run(tmp_path):
+    trainer(tmp_path, average=4).run(steps=30, progress=False)
+    with pytest.raises(ValueError, match="its average is 4, here it is 2"):
+        load_checkpoint(trainer(tmp_path, average=2))
+
+
+def test_an_epoch_that_ends_with_the_budget_is_recorded():
+    run = trainer(None)
+    plan = len(batch_plan(examples(), 20))
+    run.run(steps=plan, progress=False)
+    assert len(run.history) == 1 and run.epoch == 1 and run.position == 0
+
+
+def test_valid_sentences_too_long_are_refused_at_the_start():
+    model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+    with pytest.raises(ValueError, match="max_tokens is 20"):
+        Trainer(model, examples(), lambda step, progress: 0.01, [([4] * 30, [1, 2])], Settings(batch_tokens=20, device="cpu"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="PyTorch's launcher is not tried on Windows")
+def test_two_processes_train_one_model(tmp_path):
+    "`torchrun` starts the command line twice: the two share each step, write one folder, and resume."
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+               "-m", "transformer_course.cli", "train", "--preset", "micro", "--data", "micro-hindi", "--device", "cpu",
+               "--precision", "highest", "--out", str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    for words in (["--steps", "3"], ["--steps", "4", "--resume"]):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+    training = json.loads((tmp_path / "two" / "config.json").read_text())["training"]
+    state = json.loads(read_files(checkpoints(tmp_path / "two" / "checkpoints")[-1])["state.json"])
+    assert training["steps"] == 4 and state["run"]["processes"] == 2
+    assert training["tokens"] > 1.3 * 4 * 800      # two batches of some 800 real tokens to a step
+
+
 def test_a_loss_that_is_not_finite_is_reported():
     torch.manual_seed(0)
     model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
-    with pytest.raises(FloatingPointError, match="loss is nan"):
+    with pytest.raises(FloatingPointError, match="loss became nan"):
         fit(model, examples(), lambda step, progress: float("nan"), steps=30,
             settings=Settings(batch_tokens=20, device="cpu"), progress=False)

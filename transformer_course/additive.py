@@ -38,7 +38,7 @@ class _AdditiveScores(torch.autograd.Function):
 
 # %% ../nbs/14_additive.ipynb #cell-13
 class AdditiveAttention(nn.Module):
-    """One query a sentence looks up its source [Bahdanau et al. 2015, A.1.2]; if no position is real it finds zeros."""
+    """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; if no position is real it finds zeros."""
 
     def __init__(
         self,

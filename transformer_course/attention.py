@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .functional import dropout as drop
 
-# %% ../nbs/20_attention.ipynb #cell-13
+# %% ../nbs/20_attention.ipynb #cell-15
 def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     "What to add to the scores: `bias` where the mask allows, a huge negative number where it does not."
     if mask is None:
@@ -36,7 +36,7 @@ def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
     "On a CPU, as long as the weights of one head stay below 256 by 256."
     return query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= 2**16
 
-# %% ../nbs/20_attention.ipynb #cell-14
+# %% ../nbs/20_attention.ipynb #cell-16
 def attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -63,7 +63,7 @@ def attention(
         return output, weights if need_weights else None
     return output * some, weights * some if need_weights else None
 
-# %% ../nbs/20_attention.ipynb #cell-23
+# %% ../nbs/20_attention.ipynb #cell-25
 class MultiHeadAttention(nn.Module):
     """Attention in several subspaces at once [Vaswani et al. 2017, §3.2.2].
 

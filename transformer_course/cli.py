@@ -45,7 +45,10 @@ def _options(
 
 def one_line(error: BaseException) -> str:
     """An error as one line; what nobody foresaw says where to look."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    usage = getattr(error, "format_message", None)      # a word of the command line that typer did not understand
+    text = " ".join((usage() if usage else str(error)).split()) or type(error).__name__
+    if usage:
+        return f"error: {text} (--help shows what is allowed)"
     if isinstance(error, OSError) and error.filename:
         return f"error: {error.filename}: {error.strerror}"
     if isinstance(error, (ValueError, OSError, RuntimeError, FloatingPointError)):
@@ -59,16 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    words = [word for word in arguments if word != "--debug"] or ["--help"]
     try:
-        app([word for word in arguments if word != "--debug"], prog_name="transformer-course")
-    except BrokenPipeError:                    # the reader went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except Exception as error:
+        sys.exit(app(words, prog_name="transformer-course", standalone_mode=False) or 0)
+    except (Exception, KeyboardInterrupt) as error:
         if "--debug" in arguments:
             raise
-        print(one_line(error), file=sys.stderr)
-        sys.exit(1)
+        interrupted = isinstance(error, (KeyboardInterrupt, typer.Abort))
+        print("stopped" if interrupted else one_line(error), file=sys.stderr)
+        sys.exit(130 if interrupted else getattr(error, "exit_code", 1))
 
 # %% ../nbs/91_cli.ipynb #cell-9
 def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -117,21 +119,6 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Beam = Annotated[int, typer.Option(help="Hypotheses kept; 1 is greedy search.", show_default=True)]
 
 
-def _resumed(out: Path, given: dict) -> dict:
-    "The settings of the run in `out`, which those given must not contradict."
-    note = out / "run.json"
-    if not note.is_file():
-        raise FileNotFoundError(f"{out} holds no run to resume: there is no run.json in it")
-    try:
-        earlier = {name: json.loads(note.read_bytes())[name] for name in given}
-    except (ValueError, KeyError):
-        raise ValueError(f"{note} is damaged: it is not what was written") from None
-    for name, value in given.items():
-        if value is not None and value != earlier[name]:
-            raise ValueError(f"the run in {out} has {name} {earlier[name]!r}, not {value!r}")
-    return earlier
-
-
 @app.command()
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the trained model and its checkpoints.")],
@@ -147,17 +134,18 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:
     """Train a translator. Ctrl-C stops after the step and leaves a checkpoint; --resume goes on."""
-    from transformer_course.translation import Translator
-    job = {"data": data, "pair": pair, "model": model, "preset": preset, "seed": seed}
+    from transformer_course.training import checkpoints
+    from transformer_course.translation import Translator, read_job
+    given = {"data": data, "pair": pair, "model": model, "preset": preset, "seed": seed}
     default = {"data": "micro-hindi", "pair": None, "model": "transformer", "preset": "tiny", "seed": 1}
-    job = _resumed(out, job) if resume else {name: default[name] if job[name] is None else job[name] for name in job}
+    job = (read_job(out) if resume else default) | {name: value for name, value in given.items() if value is not None}
     try:
         translator = Translator.train(**job, steps=steps, minutes=minutes, device=device, precision=precision,
                                       folder=out, resume=resume)
     except KeyboardInterrupt:
-        budget = f"--steps {steps}" if steps else f"--minutes {minutes:g}"
-        print(f"stopped; a checkpoint is written. Go on with: transformer-course train --resume --out {out} {budget}",
-              file=sys.stderr)
+        budget = f"--minutes {minutes:g}" if steps is None else f"--steps {steps}"
+        go_on = f"; a checkpoint is written. Go on with: transformer-course train --resume --out {out} {budget}"
+        print("stopped" + (go_on if checkpoints(out / "checkpoints") else " before the first step"), file=sys.stderr)
         raise typer.Exit(130) from None
     training, valid = translator.config["training"], translator.config["valid"]
     print(f"{training['steps']} steps, {training['tokens']:,} target tokens in {training['seconds'] / 60:.1f} minutes "
@@ -167,16 +155,20 @@ def train(
     print(f"saved in {out}")
 
 # %% ../nbs/91_cli.ipynb #cell-14
-def _lines(raw_lines: Iterable[bytes]) -> Iterator[str]:
+def _decoded(raw_lines: Iterable[bytes]) -> Iterator[str]:
     "Lines of bytes as text; a bad one is named by its number."
     for number, raw in enumerate(raw_lines, start=1):
         try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
-            raise ValueError(f"line {number} of the input is not valid UTF-8 at byte {error.start + 1}") from None
-        if not line:
-            raise ValueError(f"line {number} of the input is empty: there is nothing to translate")
-        yield line
+            raise ValueError(f"line {number} is not valid UTF-8 at byte {error.start + 1}") from None
+
+
+def _checked(translator, sentences: Iterable[str], what: str) -> Iterator[str]:
+    "The sentences; one that cannot be translated is named by its number."
+    for number, sentence in enumerate(sentences, start=1):
+        translator.source_row(sentence, f"{what} {number}")
+        yield sentence
 
 
 def _groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
@@ -210,7 +202,8 @@ def translate(
     from transformer_course.translation import Translator
     translator = Translator.from_pretrained(folder, device=_device(device))
     interactive = sys.stdin.isatty() and not sentences
-    lines = iter(sentences) if sentences else _lines(sys.stdin.buffer)
+    given = (sentences, "sentence") if sentences else (_decoded(sys.stdin.buffer), "line")
+    lines = _checked(translator, *given)
     for group in _groups(lines, 1 if interactive else 256):
         print("\n".join(translator.translate(group, beam_size=beam, length_penalty=length_penalty)), flush=True)
 
@@ -261,6 +254,8 @@ def compare(
     from transformer_course.plots import save, use_style
     from transformer_course.translation import compare as run, draw_scoreboard, scoreboard
     minutes = 1.0 if minutes is None and steps is None else minutes
+    if picture and picture.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--picture must end in .png, .svg or .pdf, not {picture.name!r}")
     rows, translators = run(data, pair, models.split(","), preset, split, steps, minutes, seed=seed, device=device)
     print(json.dumps([asdict(row) for row in rows], indent=1) if as_json else scoreboard(rows))
     if picture:
@@ -294,7 +289,8 @@ def demo(
     from transformer_course.training import hardware
     from transformer_course.translation import compare as run, draw_scoreboard, scoreboard
     corpus, minutes = load("micro-hindi"), 0.9 if minutes is None and steps is None else minutes
-    budget = f"{steps} steps" if steps else f"{minutes:g} minutes"
+    out.mkdir(parents=True, exist_ok=True)                  # complain now, not after the training
+    budget = f"{minutes:g} minutes" if steps is None else f"{steps} steps"
     print(f"Training three translators on {len(corpus['train']):,} pairs of micro-Hindi, {budget} each.\n"
           "seq2seq: an RNN without attention; additive: an RNN with attention; transformer: attention alone.", flush=True)
     rows, translators = run(corpus, steps=steps, minutes=minutes, seed=seed, device="cpu")
@@ -310,6 +306,14 @@ def demo(
 # %% ../nbs/91_cli.ipynb #cell-23
 PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch", "matplotlib",
             "numpy", "tqdm", "typer", "rich")
+
+
+def _installed(name: str) -> str:
+    "Version of a package, or that it is missing."
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "MISSING: pip install " + name
 
 
 def _devices() -> list[tuple[str, str]]:
@@ -337,7 +341,7 @@ def _advice() -> list[str]:
 def doctor() -> None:
     """Show versions, devices and data, and what to do about what is missing."""
     from transformer_course.corpora import available, cache_folder
-    versions = [("python", platform.python_version())] + [(name, metadata.version(name)) for name in ("transformer-course", *PACKAGES)]
+    versions = [("python", platform.python_version())] + [(name, _installed(name)) for name in ("transformer-course", *PACKAGES)]
     _print_table("Versions", ("package", "version"), versions)
     _print_table("Devices", ("device", "what"), _devices())
     _print_table("Data", ("data set", "where"), [(a.name, a.where) for a in available()])
@@ -345,3 +349,7 @@ def doctor() -> None:
     print(f"download cache: {cache_folder()}")
     for line in _advice():
         print(f"- {line}")
+
+# %% ../nbs/91_cli.ipynb #cell-26
+if __name__ == "__main__" and "__file__" in globals():
+    main()

@@ -371,7 +371,7 @@ class DataSet:
     megabytes: float = 0.0            # of `files`
     labels: tuple[str, ...] = ()
 
-
+# %% ../nbs/02_corpora.ipynb #cell-41
 def _directions(*languages: str) -> tuple[str, ...]:
     """All ordered pairs of different languages: 'en-de', 'en-fr', ..."""
     return tuple(f"{a}-{b}" for a in languages for b in languages if a != b)
@@ -382,7 +382,7 @@ CATALOGUE = {d.name: d for d in (
     DataSet("micro-hindi", "pairs", "English and romanised Hindi with gold word links", _OWN, _COURSE, ("en-hi", "hi-en")),
     DataSet("micro-reviews", "labelled", "short opinions with negation and contrast", _OWN, _COURSE,
             labels=("negative", "positive")),
-    DataSet("micro-text", "texts", "running text from the same grammars", _OWN, _COURSE),
+    DataSet("micro-text", "texts", "running text: longer reviews, and small stories", _OWN, _COURSE),
     DataSet("paradigms", "pairs", "verb forms in English, Czech, Hindi, Bangla", _OWN, _COURSE,
             ("cs-en",) + tuple(p for p in _directions("en", "cs", "hi", "bn") if p != "cs-en")),
     DataSet("multi30k", "pairs", "picture captions in English, German, French, Czech",
@@ -399,7 +399,7 @@ CATALOGUE = {d.name: d for d in (
             labels=("negative", "positive")),
 )}
 
-# %% ../nbs/02_corpora.ipynb #cell-40
+# %% ../nbs/02_corpora.ipynb #cell-42
 def _entry(name: str) -> DataSet:
     """The catalogue's entry; ValueError with the names that exist."""
     if name not in CATALOGUE:
@@ -434,7 +434,7 @@ def load(
         return replace(corpus, source_language="en", target_language="hi").reversed()
     return corpus
 
-# %% ../nbs/02_corpora.ipynb #cell-54
+# %% ../nbs/02_corpora.ipynb #cell-58
 @dataclass(frozen=True)
 class Availability:
     """One line of `transformer-course data`."""
@@ -462,7 +462,7 @@ def available(folder: str | Path | None = None) -> list[Availability]:
     """Every data set with its licence, size and whereabouts; touches no network."""
     return [Availability(d.name, d.kind, d.what, d.licence, d.megabytes, _where(d, folder)) for d in CATALOGUE.values()]
 
-
+# %% ../nbs/02_corpora.ipynb #cell-60
 def fetch(
     name: str,                          # a key of CATALOGUE
     *,
@@ -494,7 +494,7 @@ def _state(path: str, folder) -> str:
     except DataError as error:
         return str(error)
 
-
+# %% ../nbs/02_corpora.ipynb #cell-62
 def content_digest(corpus: Corpus) -> str:
     """The SHA-256 of everything in a corpus: texts, labels and links, split by split."""
     lines = []
@@ -511,7 +511,7 @@ def _verify_shipped(name: str) -> str:
     found = content_digest(load(name))
     return "ok" if found == SHIPPED[name] else f"expected SHA-256 {SHIPPED[name]}, found {found}"
 
-# %% ../nbs/02_corpora.ipynb #cell-55
+# %% ../nbs/02_corpora.ipynb #cell-63
 SHIPPED = {   # content_digest of what the generators make; whoever changes a generator renews its line
     "micro-hindi": "5aec513ce114385cddff26979d48eef6f401308e684874ec8f51cd55e5f1daea",
     "micro-reviews": "832b75ec5486d704198ad6e48e979514df8cfb8fed04749b4af4cbb16fe3d0ab",

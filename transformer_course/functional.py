@@ -45,9 +45,9 @@ def dropout(
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p must lie in [0, 1], not {p}")
-    cut = round(256 * p)
-    if not training or cut == 0:
+    if not training or p == 0:
         return x
+    cut = round(256 * p)
     if x.device.type != "cpu" or cut == 256:   # other devices draw in parallel
         return F.dropout(x, p)
     return (x * _keep_mask(x, cut)).mul_(256 / (256 - cut))
@@ -90,29 +90,29 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, smoothing, pad_id, chunk):
         real = (target != pad_id).to(torch.float32)               # (N,)
-        share = real / real.sum().clamp(min=1)                    # each real token's part of the mean
+        share = (real / real.sum().clamp(min=1)).unsqueeze(-1)    # (N, 1) each real token's part of the mean
         wanted = any(ctx.needs_input_grad[:3])
         d_hidden = torch.empty_like(hidden) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
         d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
         losses = []
         for first in range(0, len(target), chunk):
-            part = slice(first, first + chunk)
-            logits = F.linear(hidden[part], weight, bias).float()                  # (n, V)
-            true = target[part].unsqueeze(-1)                                      # (n, 1)
-            normaliser = logits.logsumexp(-1, keepdim=True)                        # (n, 1)
-            loss = normaliser - (1 - smoothing) * logits.gather(-1, true)
-            if smoothing:
-                loss -= smoothing * logits.mean(-1, keepdim=True)
-            losses.append(loss.squeeze(-1) @ share[part])
+            rows = slice(first, first + chunk)
+            true, part = target[rows].unsqueeze(-1), share[rows]                   # (n, 1)
+            z = F.linear(hidden[rows], weight, bias).float()                       # (n, V) logits
+            asked = (1 - smoothing) * z.gather(-1, true) + smoothing * z.mean(-1, keepdim=True)
+            largest = z.amax(-1, keepdim=True)
+            z = z.sub_(largest).exp_()                                             # softmax, but for its sum
+            total = z.sum(-1, keepdim=True)
+            losses.append(((total.log() + largest - asked) * part).sum())
             if wanted:
-                d_logits = logits.sub_(normaliser).exp_().sub_(smoothing / logits.shape[-1])
-                d_logits.scatter_add_(-1, true, torch.full_like(normaliser, smoothing - 1))
-                d_logits = d_logits.mul_(share[part].unsqueeze(-1)).to(hidden.dtype)
-                d_hidden[part] = d_logits @ weight
-                d_weight += d_logits.T @ hidden[part]
+                z.mul_(part / total).sub_(part * (smoothing / z.shape[-1]))        # (p - q) / tokens, without
+                z.scatter_add_(-1, true, part * (smoothing - 1))                   # and with the true word's 1 - eps
+                z = z.to(hidden.dtype)
+                d_hidden[rows] = z @ weight
+                d_weight += z.T @ hidden[rows]
                 if d_bias is not None:
-                    d_bias += d_logits.sum(0)
+                    d_bias += z.sum(0)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
         return torch.stack(losses).sum()
 
@@ -125,12 +125,12 @@ class _ProjectedLoss(torch.autograd.Function):
 # %% ../nbs/05_functional.ipynb #cell-27
 def projected_loss(
     hidden: Tensor,          # (..., D) the model's last hidden vectors
-    weight: Tensor,          # (V, D) the output projection
-    bias: Tensor | None,     # (V,)
-    target: Tensor,          # (...) ids of the true words
-    smoothing: float = 0.0,  # epsilon, in [0, 1)
-    pad_id: int = 0,         # targets with this id do not count
-    chunk: int = 512,        # rows of logits that exist at one time
+    weight: Tensor,             # (V, D) the output projection
+    bias: Tensor | None,        # (V,)
+    target: Tensor,             # (...) ids of the true words
+    smoothing: float = 0.0,     # epsilon, in [0, 1)
+    pad_id: int = 0,            # targets with this id do not count
+    chunk: int | None = None,   # rows of logits that exist at one time; default: 128 on a CPU, 4,096 elsewhere
 ) -> Tensor:                 # scalar: mean over the targets that count
     """`smoothed_cross_entropy` of `hidden @ weight.T + bias`, without ever holding all logits.
 
@@ -140,5 +140,5 @@ def projected_loss(
         raise ValueError(f"projected_loss: hidden {tuple(hidden.shape)} does not fit target {tuple(target.shape)}")
     if not 0 <= smoothing < 1:
         raise ValueError(f"projected_loss: smoothing must lie in [0, 1), not {smoothing}")
-    rows = hidden.reshape(-1, hidden.shape[-1])
+    rows, chunk = hidden.reshape(-1, hidden.shape[-1]), chunk or (128 if hidden.device.type == "cpu" else 4096)
     return _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothing, pad_id, chunk)

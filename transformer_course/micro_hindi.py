@@ -8,16 +8,16 @@ __all__ = ['NOUNS', 'NAMES', 'TOWNS', 'PRONOUNS', 'ADJECTIVES', 'LIVING', 'FEELI
            'PERFECTIVE', 'FUTURE', 'BE_NOW', 'BE_FUTURE', 'TENSES', 'DEFINITE', 'POINTING', 'NUMBERS', 'POSSESSIVE',
            'CONJUNCTIONS', 'KINDS', 'FITTING', 'PREPOSITIONS_OF', 'TIMES_OF', 'ACTS', 'CROSSERS', 'ALIVE', 'MACHINE',
            'WILD', 'BUILT', 'AMBIGUOUS', 'STEMS', 'CELLS', 'SPEAKERS', 'HELD_OUT', 'MIXTURE', 'LONGEST', 'rows', 'Noun',
-           'Verb', 'decline', 'agree', 'habitual', 'perfective', 'future', 'is_now', 'was', 'conjugate', 'english_verb',
-           'Word', 'words', 'NounPhrase', 'in_case', 'name', 'both', 'pronoun', 'relative', 'determiner',
-           'adjective_for', 'noun_phrase', 'Adverbial', 'place', 'goal', 'home', 'time', 'Clause', 'Record',
-           'case_marking', 'agreement', 'verb_tokens', 'complement_phrase', 'realise', 'ClauseTag', 'Sentence',
-           'person_of', 'clause_tag', 'roles', 'assemble', 'pick', 'chance', 'some_noun', 'some_adjective',
+           'nouns', 'Verb', 'decline', 'agree', 'habitual', 'perfective', 'future', 'is_now', 'was', 'conjugate',
+           'english_verb', 'Word', 'words', 'NounPhrase', 'in_case', 'name', 'both', 'pronoun', 'relative',
+           'determiner', 'adjective_for', 'noun_phrase', 'Adverbial', 'place', 'goal', 'home', 'time', 'Clause',
+           'Record', 'case_marking', 'agreement', 'verb_tokens', 'complement_phrase', 'realise', 'ClauseTag',
+           'Sentence', 'person_of', 'clause_tag', 'roles', 'assemble', 'pick', 'chance', 'some_noun', 'some_adjective',
            'some_subject', 'two_names', 'some_object', 'other_name', 'some_place', 'some_goal', 'some_time', 'kind_of',
            'sayable', 'some_clause', 'some_recipient', 'with_relative', 'some_relative', 'closest',
            'relative_of_length', 'simple', 'quality_of', 'copula', 'joined', 'separated', 'crossing', 'refer',
-           'stands_for', 'bought', 'felt', 'Sense', 'lure_place', 'lured_relative', 'decided', 'ambiguous', 'outing',
-           'near', 'attributive', 'mark_ambiguous', 'stems', 'forms', 'segment', 'unsegment', 'paradigm',
+           'stands_for', 'bought', 'felt', 'Sense', 'lure_place', 'lured_relative', 'decided', 'outing', 'near',
+           'ambiguous', 'attributive', 'mark_ambiguous', 'stems', 'forms', 'segment', 'unsegment', 'paradigm',
            'held_out_words', 'some_person', 'composed', 'swapped', 'lengthy', 'some_distance', 'some_sentence', 'fits',
            'safe', 'draw', 'role_pairs', 'lured', 'distances', 'generate', 'describe', 'gloss', 'running_text']
 
@@ -30,7 +30,7 @@ def rows(table: str) -> list[list[str]]:
     """The lines of a text table, each cut at white space."""
     return [line.split() for line in table.strip().splitlines()]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-7
+# %% ../nbs/02a_micro_hindi.ipynb #cell-9
 @dataclass(frozen=True)
 class Noun:
     """A noun: English singular and plural, Hindi dictionary form, gender m or f, and the kind of thing it names."""
@@ -40,7 +40,11 @@ class Noun:
     gender: str
     kind: str
 
-NOUNS = {row[0]: Noun(*row) for row in rows("""
+def nouns(table: str) -> dict[str, Noun]:
+    """A table of nouns, by their English singular."""
+    return {row[0]: Noun(*row) for row in rows(table)}
+
+NOUNS = nouns("""
     boy        boys        larkaa        m  person
     girl       girls       larkii        f  person
     man        men         aadmii        m  person
@@ -58,6 +62,10 @@ NOUNS = {row[0]: Noun(*row) for row in rows("""
     goat       goats       bakrii        f  animal
     elephant   elephants   haathii       m  animal
     bird       birds       chiriyaa      f  animal
+""")
+
+# %% ../nbs/02a_micro_hindi.ipynb #cell-11
+NOUNS |= nouns("""
     book       books       kitaab        f  text
     letter     letters     chitthii      f  text
     newspaper  newspapers  akhbaar       m  text
@@ -86,6 +94,10 @@ NOUNS = {row[0]: Noun(*row) for row in rows("""
     bridge     bridges     pul           m  way
     hindi      -           hindii        f  tongue
     english    -           angrezii      f  tongue
+""")
+
+# %% ../nbs/02a_micro_hindi.ipynb #cell-13
+NOUNS |= nouns("""
     school     schools     paathashaalaa f  place
     garden     gardens     baag          m  place
     market     markets     baazaar       m  place
@@ -101,9 +113,9 @@ NOUNS = {row[0]: Noun(*row) for row in rows("""
     house      houses      ghar          m  place
     factory    factories   kaarkhaanaa   m  place
     office     offices     daftar        m  place
-""")}
+""")
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-10
+# %% ../nbs/02a_micro_hindi.ipynb #cell-16
 NAMES = rows("""
     ram    raam    m
     shyam  shyaam  m
@@ -120,7 +132,7 @@ TOWNS = rows("""
     jaipur  jaypur
 """)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-12
+# %% ../nbs/02a_micro_hindi.ipynb #cell-18
 PRONOUNS = {row[0]: row for row in rows("""
     i     me    main  maine     mujhe   1 sg m
     we    us    ham   hamne     hamen   1 pl m
@@ -131,7 +143,7 @@ PRONOUNS = {row[0]: row for row in rows("""
     they  them  ve    unhonne   unhen   3 pl -
 """)}
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-14
+# %% ../nbs/02a_micro_hindi.ipynb #cell-20
 ADJECTIVES = {row[0]: row[1:] for row in rows("""
     big        baraa     animal thing lid place way text
     small      chhotaa   person animal thing lid place food
@@ -168,7 +180,7 @@ LIVING = ("person", "animal")
 FEELINGS = ("hungry", "thirsty", "tired", "ill", "happy")
 UNGRADED = ("broken", "faulty", "closed", "open")     # no "very" with these
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-16
+# %% ../nbs/02a_micro_hindi.ipynb #cell-22
 @dataclass(frozen=True)
 class Verb:
     """A verb: four English forms, Hindi stem, whether its agent takes ne, and the kinds of object it takes."""
@@ -180,6 +192,7 @@ class Verb:
     ne: bool
     objects: tuple[str, ...]
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-24
 VERBS = {row[0]: Verb(*row[:5], row[5] == "ne", tuple(row[6:])) for row in rows("""
     see     sees     saw      seeing     dekh     ne  person animal thing lid text way
     read    reads    read     reading    parh     ne  text tale
@@ -209,6 +222,8 @@ VERBS = {row[0]: Verb(*row[:5], row[5] == "ne", tuple(row[6:])) for row in rows(
     fly     flies    flew     flying     ur       -
     break   breaks   broke    breaking   tuut     -
 """)}
+
+# %% ../nbs/02a_micro_hindi.ipynb #cell-26
 BE = Verb("be", "is", "was", "being", "ho", False, ())
 UNFOLD = Verb("open", "opens", "opened", "opening", "khul", False, ())
 PARTICLE = {"cross": "paar"}
@@ -216,7 +231,7 @@ NO_PROGRESSIVE = ("sit", "live", "hear", "forget", "break")
 GIVING = ("give", "send")
 MOVING = ("go", "come")
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-18
+# %% ../nbs/02a_micro_hindi.ipynb #cell-28
 TIMES = rows("""
     yesterday        kal/0          past
     tomorrow         kal/0          future
@@ -253,7 +268,7 @@ PLACES = rows("""
 """)
 GOALS = ("school", "market", "village", "city", "temple", "hospital", "shop", "zoo", "office", "factory")
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-20
+# %% ../nbs/02a_micro_hindi.ipynb #cell-30
 def decline(
     noun: str,             # dictionary form
     gender: str,           # "m" or "f"
@@ -273,7 +288,7 @@ def decline(
         return noun + "on"
     return noun + "en" if plural and gender == "f" else noun
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-23
+# %% ../nbs/02a_micro_hindi.ipynb #cell-33
 def agree(adjective: str, gender: str, plural: bool = False, oblique: bool = False) -> str:
     """An adjective beside its noun: those in -aa change (-aa, -e, -ii), the others do not."""
     if not adjective.endswith("aa"):
@@ -281,7 +296,7 @@ def agree(adjective: str, gender: str, plural: bool = False, oblique: bool = Fal
     ending = "ii" if gender == "f" else "e" if plural or oblique else "aa"
     return adjective if ending == "aa" else adjective.removesuffix("aa").removesuffix("y") + ending
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-26
+# %% ../nbs/02a_micro_hindi.ipynb #cell-36
 PERFECTIVE = {"jaa": "gayaa gae gaii gaiin", "kar": "kiyaa kie kii kiin", "de": "diyaa die dii diin",
               "le": "liyaa lie lii liin", "pii": "piyaa pie pii piin"}
 FUTURE = {"de": "d", "le": "l", "pii": "pi"}
@@ -315,7 +330,7 @@ def was(gender: str, plural: bool) -> str:
     """The past of honaa, to be: thaa, the, thii, thiin."""
     return "thiin" if gender == "f" and plural else agree("thaa", gender, plural)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-29
+# %% ../nbs/02a_micro_hindi.ipynb #cell-39
 TENSES = ("present", "progressive", "used", "past progressive", "past", "future")
 
 def conjugate(
@@ -340,7 +355,7 @@ def conjugate(
         return [stem, agree("rahaa", gender, plural), auxiliary]
     return [habitual(stem, gender, plural), auxiliary]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-31
+# %% ../nbs/02a_micro_hindi.ipynb #cell-41
 def english_verb(verb: Verb, tense: str, person: int, plural: bool, negative: bool = False) -> list[str]:
     """The words of an English verb; the last is the verb itself."""
     third = person == 3 and not plural
@@ -354,7 +369,7 @@ def english_verb(verb: Verb, tense: str, person: int, plural: bool, negative: bo
             "used": ["used", "to", verb.english], "past progressive": [were, verb.ing],
             "past": [verb.past], "future": ["will", verb.english]}[tense]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-34
+# %% ../nbs/02a_micro_hindi.ipynb #cell-44
 class Word:
     """One English word at one place of one sentence: equal only to itself."""
     __slots__ = ("text",)
@@ -366,7 +381,7 @@ def words(text: str) -> tuple[Word, ...]:
     """Fresh words for a text."""
     return tuple(Word(t) for t in text.split())
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-35
+# %% ../nbs/02a_micro_hindi.ipynb #cell-45
 @dataclass(frozen=True, eq=False)
 class NounPhrase:
     """English words, and Hindi in any case. A Hindi token is (text, the English words it stands for)."""
@@ -390,7 +405,7 @@ def in_case(phrase: NounPhrase, case: str) -> list:
     tokens = phrase.direct if case == "direct" else phrase.oblique
     return tokens + ([(case, ())] if case in ("ne", "ko") else []) + phrase.tail
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-37
+# %% ../nbs/02a_micro_hindi.ipynb #cell-47
 def name(row: list[str]) -> NounPhrase:
     """A proper name."""
     word = words(row[0])
@@ -418,7 +433,7 @@ def relative(head: NounPhrase, object: bool = False, human: bool = True) -> Noun
     return NounPhrase(word, head.heads, jo, jo, 3, head.plural, head.gender, True,
                       ("jinhonne", "jinhen") if head.plural else ("jisne", "jise"))
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-38
+# %% ../nbs/02a_micro_hindi.ipynb #cell-48
 DEFINITE = ("the", "this", "that", "these", "those")
 POINTING = {"this": ("yah", "is"), "that": ("vah", "us"), "these": ("ye", "in"), "those": ("ve", "un")}
 NUMBERS = {"two": "do", "three": "tiin"}
@@ -436,7 +451,7 @@ def adjective_for(english: str, kind: str) -> str:
     """The Hindi adjective: old is puraanaa of things and buurhaa of the living."""
     return "buurhaa" if english == "old" and kind in LIVING else ADJECTIVES[english][0]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-39
+# %% ../nbs/02a_micro_hindi.ipynb #cell-49
 def noun_phrase(
     noun: Noun,
     article: str = "",                  # "", a, the, this, two, my ...
@@ -462,7 +477,7 @@ def noun_phrase(
     return NounPhrase(english, head, hindi(False), hindi(True), 3, plural, noun.gender,
                       definite or noun.kind in LIVING, noun=noun.english)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-41
+# %% ../nbs/02a_micro_hindi.ipynb #cell-51
 @dataclass(frozen=True, eq=False)
 class Adverbial:
     """A place or a time: English words, their Hindi tokens, and the word that counts."""
@@ -491,7 +506,7 @@ def time(row: list[str]) -> Adverbial:
     hindi = [(text, (english[int(i)],)) for text, i in (part.split("/") for part in row[1].split(","))]
     return Adverbial(english, hindi, (english[-1],))
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-44
+# %% ../nbs/02a_micro_hindi.ipynb #cell-54
 @dataclass(frozen=True, eq=False)
 class Clause:
     """What a clause says; `realise` puts it into words."""
@@ -520,7 +535,7 @@ class Record:
     object_case: str
     cue: Word | None                     # the adjective of a complement
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-45
+# %% ../nbs/02a_micro_hindi.ipynb #cell-55
 def case_marking(clause: Clause) -> tuple[str, str]:
     """The cases of subject and object."""
     subject = "ne" if clause.verb.ne and clause.tense == "past" else "direct"
@@ -537,7 +552,7 @@ def agreement(clause: Clause) -> tuple[str, tuple]:
         return "object", (3, clause.object.gender, clause.object.plural)
     return "none", (3, "m", False)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-48
+# %% ../nbs/02a_micro_hindi.ipynb #cell-58
 def verb_tokens(verb: Verb, tense: str, features: tuple, english: tuple[Word, ...], negative: bool) -> list:
     """Hindi tokens of the verb, each tied to its part of the English verb."""
     hindi = conjugate(verb.stem, tense, *features)
@@ -550,7 +565,7 @@ def verb_tokens(verb: Verb, tense: str, features: tuple, english: tuple[Word, ..
         tokens = [(text, main) for text in hindi[:-1]] + [(hindi[-1], helpers or main)]
     return [(PARTICLE[verb.english], main)] + tokens if verb.english in PARTICLE else tokens
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-49
+# %% ../nbs/02a_micro_hindi.ipynb #cell-59
 def complement_phrase(complement: tuple, subject: NounPhrase) -> tuple[tuple, list]:
     """A predicate adjective, which agrees with the subject."""
     adjective, very = complement
@@ -559,7 +574,7 @@ def complement_phrase(complement: tuple, subject: NounPhrase) -> tuple[tuple, li
     text = agree(adjective_for(adjective, kind), subject.gender, subject.plural)
     return english, ([("bahut", english[:1])] if very else []) + [(text, english[-1:])]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-50
+# %% ../nbs/02a_micro_hindi.ipynb #cell-60
 def realise(clause: Clause) -> tuple[list, list, list]:
     """English words, Hindi tokens and records of a clause (its relative clauses first)."""
     c, (subject_case, object_case), (controller, features) = clause, case_marking(clause), agreement(clause)
@@ -580,7 +595,7 @@ def realise(clause: Clause) -> tuple[list, list, list]:
     record = Record(c, verb, tuple(tokens), features, controller, subject_case, object_case, extra[-1] if extra else None)
     return english, hindi, [*c.subject.inner, record]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-53
+# %% ../nbs/02a_micro_hindi.ipynb #cell-63
 @dataclass(frozen=True)
 class ClauseTag:
     """The grammar of one clause. Indices count words from 0."""
@@ -602,7 +617,7 @@ class Sentence:
     links: frozenset[tuple[int, int]]
     tags: dict = field(hash=False, compare=False)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-54
+# %% ../nbs/02a_micro_hindi.ipynb #cell-64
 CONJUNCTIONS = {"and": "aur", "but": "lekin", "because": "kyonki"}
 
 def person_of(phrase: NounPhrase) -> str:
@@ -629,7 +644,7 @@ def roles(record: Record, e: dict) -> dict:
              "time": c.time.heads if c.time else ()}
     return {role: tuple(e[w] for w in part) for role, part in parts.items() if part}
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-55
+# %% ../nbs/02a_micro_hindi.ipynb #cell-65
 def assemble(
     template: str,
     parts: list,             # clauses, and conjunctions between them
@@ -658,7 +673,7 @@ def assemble(
     return Sentence(" ".join(w.text for w in english), " ".join(t for t, _ in hindi),
                     frozenset((e[w], j) for j, (_, ws) in enumerate(hindi) for w in ws), tags)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-60
+# %% ../nbs/02a_micro_hindi.ipynb #cell-72
 def pick(rng: Random, items):
     """One of the items."""
     return items[int(rng.random() * len(items))]
@@ -679,7 +694,7 @@ def some_adjective(rng: Random, noun: Noun, p: float) -> str:
     """With probability p an adjective that suits the noun, else none."""
     return pick(rng, FITTING[noun.kind]) if FITTING[noun.kind] and chance(rng, p) else ""
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-61
+# %% ../nbs/02a_micro_hindi.ipynb #cell-74
 def some_subject(rng: Random, animals: bool = True, pronouns: bool = True, adjective: float = 0.25) -> NounPhrase:
     """Somebody: a name, two names, a pronoun, a person or an animal."""
     x = rng.random()
@@ -700,7 +715,7 @@ def two_names(rng: Random) -> tuple[list[str], list[str]]:
     i, j = int(rng.random() * len(NAMES)), int(rng.random() * (len(NAMES) - 1))
     return NAMES[i], NAMES[j + (j >= i)]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-62
+# %% ../nbs/02a_micro_hindi.ipynb #cell-77
 def some_object(rng: Random, verb: Verb, subject: NounPhrase, bare: bool = False, adjective: float = 0.3) -> NounPhrase:
     """Something or somebody that the verb can be done to; with `bare` nothing definite."""
     kind = pick(rng, verb.objects)
@@ -728,7 +743,7 @@ def other_name(rng: Random, subject: NounPhrase) -> NounPhrase:
     used = {w.text for w in subject.english}
     return name(pick(rng, [row for row in NAMES if row[0] not in used]))
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-63
+# %% ../nbs/02a_micro_hindi.ipynb #cell-79
 PREPOSITIONS_OF = {row[0]: row[1:] for row in PLACES}
 
 def some_place(rng: Random) -> Adverbial:
@@ -753,7 +768,7 @@ def some_time(rng: Random, tense: str) -> Adverbial | None:
     """A time that suits the tense, if there is one."""
     return time(pick(rng, TIMES_OF[tense])) if TIMES_OF[tense] else None
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-65
+# %% ../nbs/02a_micro_hindi.ipynb #cell-82
 ACTS = {"person": tuple(v for v in VERBS if v not in ("fly", "break")),
         "animal": ("see", "eat", "drink", "cross", "go", "come", "sleep", "run", "sit", "catch", "live")}
 
@@ -770,6 +785,7 @@ def sayable(verb: Verb, tense: str, subject: NounPhrase) -> bool:
         return False
     return third or tense != "present" or verb.english != verb.past
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-84
 def some_clause(
     rng: Random,
     subject: NounPhrase,
@@ -800,7 +816,7 @@ def some_recipient(rng: Random, subject: NounPhrase) -> NounPhrase:
     noun = some_noun(rng, ("person",), but=subject.noun)
     return noun_phrase(noun, pick(rng, ("the", "the", "a")), some_adjective(rng, noun, 0.15))
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-68
+# %% ../nbs/02a_micro_hindi.ipynb #cell-88
 def with_relative(head: NounPhrase, parts: list) -> NounPhrase:
     """A noun phrase followed by realised relative clauses, joined by and."""
     english, hindi, inner = list(head.english), [], []
@@ -811,6 +827,7 @@ def with_relative(head: NounPhrase, parts: list) -> NounPhrase:
         inner += records
     return replace(head, english=tuple(english), tail=hindi, inner=tuple(inner))
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-90
 def some_relative(rng: Random, head: NounPhrase) -> Clause:
     """who lives in delhi, whom mira saw ..."""
     human = kind_of(head) == "person"
@@ -826,6 +843,7 @@ def some_relative(rng: Random, head: NounPhrase) -> Clause:
                   place=some_place(rng) if chance(rng, adjuncts) else None,
                   time=some_time(rng, tense) if chance(rng, adjuncts) else None)
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-92
 def closest(rng: Random, length: int, make, tries: int) -> tuple:
     """Of some realised clauses the one nearest to a length in English words."""
     parts = [realise(make()) for attempt in range(tries)]
@@ -842,7 +860,7 @@ def relative_of_length(rng: Random, head: NounPhrase, length: int, make=some_rel
         parts, total = [*parts, part], size
     return with_relative(head, parts) if parts else relative_of_length(rng, head, length, make)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-70
+# %% ../nbs/02a_micro_hindi.ipynb #cell-95
 def simple(rng: Random) -> Sentence:
     """One clause."""
     return assemble("simple", [some_clause(rng, some_subject(rng))])
@@ -875,7 +893,7 @@ def joined(rng: Random) -> Sentence:
     two = some_clause(rng, some_subject(rng, pronouns=False), adjuncts=0.2)
     return assemble("joined", [one, pick(rng, ("and", "and", "but")), two])
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-71
+# %% ../nbs/02a_micro_hindi.ipynb #cell-97
 def separated(rng: Random, length: int, visible: bool = False) -> Sentence | None:
     """A subject, relative clauses of so many words, and its verb; with `visible` the verb agrees with the subject."""
     noun = some_noun(rng, ("person", "person", "animal"))
@@ -893,7 +911,7 @@ def separated(rng: Random, length: int, visible: bool = False) -> Sentence | Non
         return None
     return assemble("separated", [c])
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-73
+# %% ../nbs/02a_micro_hindi.ipynb #cell-99
 CROSSERS = ("dog", "cat", "horse", "cow", "goat", "elephant", "lion")
 
 def crossing(rng: Random) -> Sentence:
@@ -907,6 +925,7 @@ def crossing(rng: Random) -> Sentence:
     target, good = pick(rng, ((subject, FEELINGS), (obj, ("wide", "long", "broken", "wet"))))
     return refer(rng, "pronoun", c, "because", target, pick(rng, good))
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-101
 def refer(rng: Random, template: str, c: Clause, conjunction: str, target: NounPhrase, adjective: str) -> Sentence:
     """A clause, and what it or they or she was."""
     it = pronoun(stands_for(target), target.gender)
@@ -922,6 +941,7 @@ def stands_for(phrase: NounPhrase) -> str:
         return "he" if phrase.gender == "m" else "she"
     return "it"
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-105
 def bought(rng: Random) -> Sentence:
     """ram bought a chair because it was cheap: the pronoun stands for the object."""
     noun = some_noun(rng, ("thing", "text"))
@@ -940,7 +960,7 @@ def felt(rng: Random) -> Sentence:
                     tense=pick(rng, ("past", "past", "past progressive", "used")), adjuncts=0.2)
     return refer(rng, "pronoun", c, pick(rng, ("because", "and", "but")), subject, pick(rng, FEELINGS))
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-76
+# %% ../nbs/02a_micro_hindi.ipynb #cell-108
 @dataclass(frozen=True)
 class Sense:
     """One meaning of an ambiguous noun: its Hindi, what decides for it, and what lures away from it."""
@@ -960,6 +980,7 @@ AMBIGUOUS = {
     "mouse": (Sense("chuuhaa", "m", ALIVE, ("sleep", "run"), BUILT), Sense("maaus", "m", MACHINE, ("break",), WILD)),
 }
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-111
 def lure_place(rng: Random, sense: Sense, adjective: float = 0.2) -> Adverbial:
     """near the river, near the old shop: a place that smells of the other meaning."""
     noun = NOUNS[pick(rng, sense.lures)]
@@ -975,6 +996,7 @@ def lured_relative(rng: Random, head: NounPhrase, sense: Sense) -> Clause:
     return Clause(VERBS["see"], tense, who, relative(head, object=True, human=False), fronted=True, place=where,
                   time=some_time(rng, tense) if chance(rng, 0.4) else None)
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-113
 def decided(rng: Random, noun: str, sense: Sense, subject: NounPhrase, length: int) -> Clause:
     """The clause whose predicate decides what the noun means: its verb (0 words from the subject) or adjective (1 or 2)."""
     if length == 0 and sense.verbs:
@@ -986,8 +1008,21 @@ def decided(rng: Random, noun: str, sense: Sense, subject: NounPhrase, length: i
     tense = "future" if length == 2 and not very else pick(rng, ("past", "present"))
     return Clause(BE, tense, subject, complement=(adjective, very))
 
+def outing(rng: Random, sense: Sense) -> Clause:
+    """ram went to the office: a clause before, with a distractor in it."""
+    where = goal(noun_phrase(NOUNS[pick(rng, [n for n in sense.lures if n in GOALS] or GOALS)], "the"))
+    return Clause(VERBS[pick(rng, MOVING)], pick(rng, ("past", "past progressive", "used")), some_subject(rng), place=where)
+
+def near(head: NounPhrase, where: Adverbial) -> NounPhrase:
+    """the crane near the river -> nadii ke paas kaa saaras."""
+    def linked(tokens, oblique):
+        return where.hindi + [(agree("kaa", head.gender, head.plural, oblique), where.english[:1])] + tokens
+    return replace(head, english=head.english + where.english,
+                   direct=linked(head.direct, False), oblique=linked(head.oblique, True))
+
+# %% ../nbs/02a_micro_hindi.ipynb #cell-115
 def ambiguous(rng: Random, length: int) -> Sentence | None:
-    """An ambiguous noun whose deciding word is `length` words away."""
+    """An ambiguous noun whose deciding word is about `length` words away; the tag `distance` says exactly."""
     english = pick(rng, tuple(AMBIGUOUS))
     sense = pick(rng, AMBIGUOUS[english])
     noun = Noun(english, english + "s", sense.hindi, sense.gender, "other")
@@ -1006,18 +1041,7 @@ def ambiguous(rng: Random, length: int) -> Sentence | None:
         return mark_ambiguous([outing(rng, sense), pick(rng, ("and", "but")), c], 1, head, sense)
     return mark_ambiguous([c], 0, head, sense)
 
-def outing(rng: Random, sense: Sense) -> Clause:
-    """ram went to the office: a clause before, with a distractor in it."""
-    where = goal(noun_phrase(NOUNS[pick(rng, [n for n in sense.lures if n in GOALS] or GOALS)], "the"))
-    return Clause(VERBS[pick(rng, MOVING)], pick(rng, ("past", "past progressive", "used")), some_subject(rng), place=where)
-
-def near(head: NounPhrase, where: Adverbial) -> NounPhrase:
-    """the crane near the river -> nadii ke paas kaa saaras."""
-    def linked(tokens, oblique):
-        return where.hindi + [(agree("kaa", head.gender, head.plural, oblique), where.english[:1])] + tokens
-    return replace(head, english=head.english + where.english,
-                   direct=linked(head.direct, False), oblique=linked(head.oblique, True))
-
+# %% ../nbs/02a_micro_hindi.ipynb #cell-117
 def attributive(rng: Random, noun: Noun, sense: Sense) -> Sentence:
     """The deciding adjective right before the noun."""
     who = some_subject(rng, animals=False)
@@ -1027,6 +1051,7 @@ def attributive(rng: Random, noun: Noun, sense: Sense) -> Sentence:
     c = Clause(VERBS["see"], pick(rng, TENSES), who, phrase, place=lure_place(rng, sense))
     return mark_ambiguous([c], 0, phrase, sense, cue=phrase.english[-2])
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-119
 def mark_ambiguous(parts: list, about: int, head: NounPhrase, sense: Sense, cue: Word | None = None) -> Sentence:
     """Assemble with the tags of an ambiguous noun: noun, sense, trigger, distractors."""
     parts = [realise(p) if isinstance(p, Clause) else p for p in parts]
@@ -1040,7 +1065,7 @@ def mark_ambiguous(parts: list, about: int, head: NounPhrase, sense: Sense, cue:
     more = {"sense": sense.hindi, "distractors": lures, "distance": apart, "subject_distance": s.tags["distance"]}
     return replace(s, tags={**s.tags, **more})
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-79
+# %% ../nbs/02a_micro_hindi.ipynb #cell-122
 def stems() -> dict[str, tuple[str, str]]:
     """Each regular finite form of each verb: (stem, ending)."""
     table = {}
@@ -1074,14 +1099,14 @@ def unsegment(sentence: str) -> str:
     """Undo `segment`."""
     return sentence.replace(" +", "")
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-82
+# %% ../nbs/02a_micro_hindi.ipynb #cell-125
 def paradigm(verb: str) -> dict[tuple, str]:
     """The one-word finite forms of a Hindi verb, given in English, by (form, person, gender, number)."""
     if verb not in VERBS:
         raise ValueError(f"verb {verb!r} is none of {', '.join(VERBS)}")
     return {key: (PARTICLE[verb] + " " if verb in PARTICLE else "") + form for key, form in forms(VERBS[verb].stem).items()}
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-85
+# %% ../nbs/02a_micro_hindi.ipynb #cell-128
 CELLS = [tuple(row) for row in (line.rsplit(None, 2) for line in (
     "see i future", "write you future", "buy she future", "sell he future", "hear they future", "catch i future",
     "send you future", "laugh he future", "open she present", "laugh they present", "sleep she used", "sing he present",
@@ -1096,7 +1121,7 @@ def held_out_words() -> dict[str, tuple[str, str, str]]:
 
 HELD_OUT = held_out_words()
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-87
+# %% ../nbs/02a_micro_hindi.ipynb #cell-130
 def some_person(rng: Random, who: str) -> NounPhrase:
     """A subject that fills a cell: i, you, we, he, she, they."""
     while True:
@@ -1134,7 +1159,7 @@ def lengthy(rng: Random) -> Sentence:
         parts += [pick(rng, ("and", "but"))] * bool(i) + [some_clause(rng, subject, adjuncts=0.25)]
     return assemble("lengthy", parts)
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-88
+# %% ../nbs/02a_micro_hindi.ipynb #cell-131
 MIXTURE = ((0.40, simple), (0.08, copula), (0.09, joined), (0.04, crossing), (0.04, bought), (0.06, felt))
 LONGEST = (26, 30)
 
@@ -1173,7 +1198,7 @@ def draw(rng: Random, n: int, make, accept, taken: set) -> list[Sentence]:
             found.append(s)
     return found
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-89
+# %% ../nbs/02a_micro_hindi.ipynb #cell-132
 def role_pairs(rng: Random, n: int, taken: set) -> list[Sentence]:
     """n sentences with their swaps, side by side."""
     first = assemble("roles", [Clause(VERBS["see"], "past", name(NAMES[3]), name(NAMES[7]))])
@@ -1186,6 +1211,7 @@ def role_pairs(rng: Random, n: int, taken: set) -> list[Sentence]:
         pair = swapped(rng)
     return found
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-134
 def lured(s: Sentence) -> bool:
     """From three words on, a distractor stands nearer to the ambiguous noun than the deciding word."""
     noun, far = s.tags.get("noun"), s.tags["distance"]
@@ -1204,6 +1230,7 @@ def distances(rng: Random, n: int, accept, taken: set) -> list[Sentence]:
         found += [s for shelf in shelves for s in shelf]
     return found
 
+# %% ../nbs/02a_micro_hindi.ipynb #cell-136
 def generate(seed: int = 1) -> dict[str, list[Sentence]]:
     """All splits, by name: train, valid, test, length, distance, roles, composition."""
     rng, taken = Random(seed), set()
@@ -1219,7 +1246,7 @@ def generate(seed: int = 1) -> dict[str, list[Sentence]]:
     composition = [s for cell in CELLS for s in draw(rng, 20, lambda r: composed(r, cell), lambda s: fits(s) and not safe(s) and pieces.issuperset(segment(s.hindi).split()), taken)]
     return {"train": train, "valid": valid, "test": test, "length": length, "distance": distance, "roles": roles, "composition": composition}
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-91
+# %% ../nbs/02a_micro_hindi.ipynb #cell-138
 def describe(splits: dict[str, list[Sentence]]) -> dict:
     """Counts: templates, lemmas, word types, and for each split its sentences and mean lengths in words."""
     mean = lambda texts: round(sum(len(t.split()) for t in texts) / len(texts), 1)
@@ -1233,14 +1260,14 @@ def describe(splits: dict[str, list[Sentence]]) -> dict:
         "splits": {k: (len(v), mean([s.english for s in v]), mean([s.hindi for s in v])) for k, v in splits.items()},
     }
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-93
+# %% ../nbs/02a_micro_hindi.ipynb #cell-140
 def gloss(sentence: Sentence) -> list[tuple[str, str]]:
     """Each Hindi word with the English words it stands for ("-" for none)."""
     english = sentence.english.split()
     return [(word, " ".join(english[i] for i, k in sorted(sentence.links) if k == j) or "-")
             for j, word in enumerate(sentence.hindi.split())]
 
-# %% ../nbs/02a_micro_hindi.ipynb #cell-96
+# %% ../nbs/02a_micro_hindi.ipynb #cell-143
 def running_text(seed: int = 1, n: int = 1000) -> list[str]:
     """n different English sentences from the grammar."""
     if n < 1:

@@ -97,7 +97,7 @@ def fill(
         words[slot] = _others(rng, POSITIVE if needs_praise(pattern, slot, label) else NEGATIVE, set(words.values()))
     return words
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-15
+# %% ../nbs/02b_micro_reviews.ipynb #cell-16
 NEGATIONS = ("not", "never", "hardly", "far", "anything")
 
 
@@ -130,7 +130,7 @@ def judge(text: str) -> int:
     flips = sum(w in NEGATIONS and before[i + 1:i + 2] != ["only"] for i, w in enumerate(before))
     return int((opinions[0] in POSITIVE) != (flips % 2 == 1))
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-20
+# %% ../nbs/02b_micro_reviews.ipynb #cell-21
 SWAPPED = ("not and", "at all and", "but", "yet", "although first", "although last", "despite first",
            "despite last", "in", "with")
 PARTNERS = {"but not": "not but", "but anything but": "anything but but", "not only yet": "yet not only"}
@@ -152,7 +152,7 @@ def twins(
         other = other | {"x": words["y"], "y": words["x"]}
     return pattern.text.format(**words), PATTERNS[PARTNERS.get(name, name)].text.format(**other)
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-23
+# %% ../nbs/02b_micro_reviews.ipynb #cell-24
 ORDINARY = ("degree", "and", "not only")     # each drawn seven times as often as another pattern
 
 
@@ -187,7 +187,7 @@ def generate(seed: int = 1) -> dict[str, list[Review]]:
     test = _draw_pairs(rng, 200, used)
     return {"train": _draw(rng, 4000, used), "valid": _draw(rng, 400, used), "test": test}
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-33
+# %% ../nbs/02b_micro_reviews.ipynb #cell-41
 WOMEN = ("anna", "mira", "jill", "sita", "eva", "rosa")
 MEN = ("jack", "ram", "tom", "karel", "omar", "paul")
 PLACES = ("market", "station", "harbour", "village", "museum", "library")
@@ -195,7 +195,7 @@ THINGS = ("lamp", "clock", "kite", "book", "drum", "basket")
 DAYS = ("monday", "tuesday", "thursday", "friday", "sunday")
 _ONE_CLAUSE = ("plain", "degree", "not", "not at all", "never", "hardly", "far from", "and", "not and", "not only")
 
-
+# %% ../nbs/02b_micro_reviews.ipynb #cell-42
 def _story(rng: random.Random) -> str:
     """A few sentences about one person, one place, one thing."""
     woman, place, thing = rng.randrange(2), _pick(rng, PLACES), _pick(rng, THINGS)
@@ -218,7 +218,7 @@ def _long_review(rng: random.Random) -> str:
     return " ".join([f"on {_pick(rng, DAYS)} we saw a {film} ."] + [f"{o} ." for o in opinions]
                     + [f"in short , {PATTERNS['with'].text.format(**words)} .", ("we left early .", "we stayed to the end .")[label]])
 
-
+# %% ../nbs/02b_micro_reviews.ipynb #cell-43
 def _documents(rng: random.Random) -> Iterator[str]:
     """Stories and reviews without end, no two alike."""
     used = set()

@@ -22,11 +22,12 @@ def sinusoids(
     """
     if d_model % 2:
         raise ValueError(f"sinusoids: d_model must be even, not {d_model}")
-    pairs = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float64)
-    angles = positions[:, None].double() * torch.exp(-math.log(10000) / d_model * pairs)   # (T, D/2)
+    exact = torch.float32 if positions.device.type == "mps" else torch.float64   # Apple's GPUs have no float64
+    pairs = torch.arange(0, d_model, 2, device=positions.device, dtype=exact)
+    angles = positions[:, None].to(exact) * torch.exp(-math.log(10000) / d_model * pairs)   # (T, D/2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 
-# %% ../nbs/21_positions.ipynb #cell-16
+# %% ../nbs/21_positions.ipynb #cell-18
 class Sinusoidal(nn.Module):
     """Position codes of sines and cosines [Vaswani et al. 2017, §3.5], for any position."""
 
@@ -46,7 +47,7 @@ class Sinusoidal(nn.Module):
         positions = torch.arange(start, start + length, device=self.table.device)
         return sinusoids(positions, self.d_model).to(self.table.dtype)
 
-# %% ../nbs/21_positions.ipynb #cell-17
+# %% ../nbs/21_positions.ipynb #cell-19
 class Learned(nn.Module):
     """One trained vector for each position [Gehring et al. 2017].
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# %% ../nbs/12_search.ipynb #cell-16
+# %% ../nbs/12_search.ipynb #cell-17
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
     """What a search found for B sentences."""
@@ -35,7 +35,7 @@ def _hypotheses(scores: Tensor, tokens: Tensor, model) -> Hypotheses:   # (B, K)
     longest = max((len(found[0][0]) for found in nbest if found), default=0)
     return Hypotheses(tokens[:, 0, :longest], scores[:, 0], nbest)
 
-# %% ../nbs/12_search.ipynb #cell-18
+# %% ../nbs/12_search.ipynb #cell-19
 def _check_request(model, src: Tensor, max_len: int, min_len: int) -> None:
     "One line for each way in which a search cannot be started."
     if getattr(model, "training", False):
@@ -59,45 +59,6 @@ def _banned(model, device) -> tuple[Tensor, Tensor]:
 def _time_to_look(t: int, device: torch.device) -> bool:
     "Asking a GPU what it found makes it wait, so there only every eighth step; results are the same."
     return device.type == "cpu" or t % 8 == 0
-
-# %% ../nbs/12_search.ipynb #cell-20
-def _summaries(logits: Tensor, banned: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    "Of rows (n, V): the largest logit, log sum exp(z - largest), and each group's largest allowed z - largest."
-    logits = logits.float()
-    largest = logits.amax(-1, keepdim=True)                                 # (n, 1)
-    z = logits - largest                                                    # (n, V), a copy of our own
-    normaliser = z.exp().sum(-1, keepdim=True).log_()
-    z.index_fill_(1, banned, -math.inf)
-    full = z.shape[1] // groups * groups                                    # word w is in group w % groups
-    maxima = z[:, :full].view(len(z), -1, groups).amax(1)                   # (n, G)
-    rest = maxima[:, :z.shape[1] - full]
-    torch.maximum(rest, z[:, full:], out=rest)
-    return largest, normaliser, maxima
-
-
-def _continuations(
-    logits: Tensor,   # (B W, V) of the next word
-    scores: Tensor,   # (B, W) log p of the live hypotheses
-    banned: Tensor,   # ids that may not follow
-    count: int,       # C, at most W V
-) -> tuple[Tensor, Tensor, Tensor]:   # (B, C) log p best first, the hypothesis that is extended, the word
-    "The C best extensions of each sentence's hypotheses: the topk of scores + log_softmax over W V, but quicker."
-    (B, W), V = scores.shape, logits.shape[1]
-    groups = -(-V // max(1, min(20, math.isqrt(W * V // count))))                    # G, of up to 20 words
-    rows = max(1, 2**17 // V) if logits.device.type == "cpu" else len(logits)        # half a megabyte at a time
-    parts = [_summaries(part, banned, groups) for part in logits.split(rows)]
-    largest, normaliser, maxima = (torch.cat(column) for column in zip(*parts))
-    base = scores - normaliser.view(B, W)                                            # log p = base + z - largest
-    maxima = (maxima.view(B, W, groups) + base[:, :, None]).flatten(1)               # (B, W G)
-    chosen = maxima.topk(min(count, W * groups), sorted=False).indices               # (B, N) groups
-    origin = chosen // groups
-    word = (chosen % groups)[:, None] + torch.arange(0, V, groups, device=logits.device)[:, None]   # (B, size, N)
-    outside = torch.isin(word, banned) | (word >= V)
-    word = word.clamp_(max=V - 1)
-    z = logits.reshape(B, W * V).gather(1, (origin[:, None] * V + word).flatten(1)).view_as(word).float()
-    z = z - largest.view(B, W).gather(1, origin)[:, None] + base.gather(1, origin)[:, None]
-    best, index = z.masked_fill(outside, -math.inf).flatten(1).topk(count)           # (B, C)
-    return best, origin.gather(1, index % origin.shape[1]), word.flatten(1).gather(1, index)
 
 # %% ../nbs/12_search.ipynb #cell-24
 def _one_each(model, src: Tensor, max_len: int, min_len: int, choose) -> Hypotheses:
@@ -203,11 +164,13 @@ def beam_search(
     min_len: int = 0,              # shortest hypothesis, EOS included
     length_penalty: float = 1.0,   # alpha >= 0
     normalisation: str = "length", # log p / length^alpha, or "wu": log p / ((5 + length) / 6)^alpha
+    exact_stop: bool = False,      # search a sentence until nothing can beat its K finished; default: until K have finished
 ) -> Hypotheses:                   # n-best lists of up to K finished hypotheses
     """Keep the K best prefixes of every sentence [Graves 2012; Wu et al. 2016, §7]; one `step` per word for all.
 
-    Stops a sentence when no live hypothesis can beat the K finished ones. Where nothing has ended within
-    max_len, the list holds the cut hypotheses (without EOS) instead; otherwise only finished ones.
+    A sentence is done when K hypotheses have finished; with exact_stop, when no live one can beat the worst of
+    these K [Huang et al. 2017]. Where nothing has ended within max_len, the list holds the cut hypotheses (without
+    EOS) instead; otherwise only finished ones.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
     _check_request(model, src, max_len, min_len)
@@ -228,7 +191,8 @@ def beam_search(
         best, origin, word = _continuations(logits, scores, never[t < min_len], count)   # (B, C) each
         extended = torch.cat([_pick(words, origin), word[:, :, None]], dim=2)            # (B, C, t)
         ended = word == model.eos_id
-        final = (best / norm[t]).masked_fill(~ended, -math.inf)[:, :beam_size]
+        shut = ~ended if exact_stop else ~ended | (kept[0][:, -1:] > -math.inf)          # a list of K is closed
+        final = (best / norm[t]).masked_fill(shut, -math.inf)[:, :beam_size]
         kept = _merge((kept[0], F.pad(kept[1], (0, 1), value=model.pad_id)), (final, extended[:, :beam_size]))
         scores, order = best.masked_fill(ended, -math.inf).topk(min(beam_size, count))
         words = _pick(extended, order)
@@ -237,6 +201,8 @@ def beam_search(
         rows = torch.arange(len(active), device=device)[:, None] * width + origin.gather(1, order)   # (B, W)
         if _time_to_look(t, device):
             done = scores[:, 0] / norm[max_len] <= kept[0][:, -1]       # no hope left
+            if not exact_stop:
+                done |= kept[0][:, -1] > -math.inf                      # K have finished
             going = (~done).nonzero()[:, 0]
             if len(going) < len(active):
                 _store(result, active, kept)
@@ -245,7 +211,7 @@ def beam_search(
             if len(going) == 0:
                 break
         state, token = _select(state, rows.flatten(), len(token)), words[:, :, -1].flatten()
-    if scores.isnan().any():
+    if scores.isnan().any() or result[0].isnan().any():
         raise ValueError("search: the model's logits are not numbers (NaN)")
     cut = (scores / norm[max_len]).masked_fill(kept[0][:, :1] > -math.inf, -math.inf)   # only where nothing ended
     _store(result, active, _merge(kept, (cut, words)))
@@ -256,3 +222,42 @@ def _store(result: tuple[Tensor, Tensor], active: Tensor, kept: tuple[Tensor, Te
     "Write what the active sentences have so far into the result; who stays will write again."
     result[0][active] = kept[0]
     result[1][active, :, :kept[1].shape[2]] = kept[1]
+
+# %% ../nbs/12_search.ipynb #cell-69
+def _summaries(logits: Tensor, banned: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    "Of rows (n, V): the largest logit, log sum exp(z - largest), and each group's largest allowed z - largest."
+    logits = logits.float()
+    largest = logits.amax(-1, keepdim=True)                                 # (n, 1)
+    z = logits - largest                                                    # (n, V), a copy of our own
+    normaliser = z.exp().sum(-1, keepdim=True).log_()
+    z.index_fill_(1, banned, -math.inf)
+    full = z.shape[1] // groups * groups                                    # word w is in group w % groups
+    maxima = z[:, :full].view(len(z), -1, groups).amax(1)                   # (n, G)
+    rest = maxima[:, :z.shape[1] - full]
+    torch.maximum(rest, z[:, full:], out=rest)
+    return largest, normaliser, maxima
+
+
+def _continuations(
+    logits: Tensor,   # (B W, V) of the next word
+    scores: Tensor,   # (B, W) log p of the live hypotheses
+    banned: Tensor,   # ids that may not follow
+    count: int,       # C, at most W V
+) -> tuple[Tensor, Tensor, Tensor]:   # (B, C) log p best first, the hypothesis that is extended, the word
+    "The C best extensions of each sentence's hypotheses: the topk of scores + log_softmax over W V."
+    (B, W), V = scores.shape, logits.shape[1]
+    groups = -(-V // max(1, min(20, math.isqrt(W * V // count))))                    # G, of up to 20 words
+    rows = max(1, 2**17 // V) if logits.device.type == "cpu" else len(logits)        # half a megabyte at a time
+    parts = [_summaries(part, banned, groups) for part in logits.split(rows)]
+    largest, normaliser, maxima = (torch.cat(column) for column in zip(*parts))
+    base = scores - normaliser.view(B, W)                                            # log p = base + z - largest
+    maxima = (maxima.view(B, W, groups) + base[:, :, None]).flatten(1)               # (B, W G)
+    chosen = maxima.topk(min(count, W * groups), sorted=False).indices               # (B, N) groups
+    origin = chosen // groups
+    word = (chosen % groups)[:, None] + torch.arange(0, V, groups, device=logits.device)[:, None]   # (B, size, N)
+    outside = torch.isin(word, banned) | (word >= V)
+    word = word.clamp_(max=V - 1)
+    z = logits.reshape(B, W * V).gather(1, (origin[:, None] * V + word).flatten(1)).view_as(word).float()
+    z = z - largest.view(B, W).gather(1, origin)[:, None] + base.gather(1, origin)[:, None]
+    best, index = z.masked_fill(outside, -math.inf).flatten(1).topk(count)           # (B, C)
+    return best, origin.gather(1, index % origin.shape[1]), word.flatten(1).gather(1, index)

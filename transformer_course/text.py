@@ -89,7 +89,28 @@ def _all_checked(sentences) -> list[str]:
         raise ValueError(f"sentences must be a list of strings, and is one string: {sentences[:30]!r}")
     return [_checked(sentence) for sentence in sentences]
 
-# %% ../nbs/01_text.ipynb #cell-27
+
+def _learn(sentences, kind: str, size: int) -> tokenizers.Tokenizer:
+    """A trained tokenizer of one of KINDS, with normal form and special tokens."""
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r} is unknown: choose one of {', '.join(KINDS)}")
+    normaliser = _normaliser()
+    sentences = [normaliser.normalize_str(s) for s in _all_checked(sentences)]
+    if not any(sentences):
+        raise ValueError(f"sentences hold no text to learn from ({len(sentences)} given)")
+    inner = _train_bpe(sentences, size) if kind == "bpe" else _train_lookup(sentences, size, kind)
+    inner.normalizer = normaliser
+    inner.add_special_tokens(list(SPECIALS))
+    return inner
+
+
+def _kind_of(inner: tokenizers.Tokenizer) -> str:
+    """One of KINDS, read off a tokenizer's parts."""
+    if isinstance(inner.model, models.BPE):
+        return "bpe"
+    return "words" if isinstance(inner.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else "characters"
+
+# %% ../nbs/01_text.ipynb #cell-29
 def _merged(word: str, ranks: dict, dropout: float, draw) -> list[str]:
     """Cut a word by its merges, first learnt first, each skipped with probability `dropout` at every step."""
     symbols = list(word)
@@ -101,7 +122,42 @@ def _merged(word: str, ranks: dict, dropout: float, draw) -> list[str]:
         rank, i = min(possible)
         symbols[i:i + 2] = [symbols[i] + symbols[i + 1]]
 
-# %% ../nbs/01_text.ipynb #cell-30
+
+def _dropped(words: list[str], ids: dict, ranks: dict, dropout: float, draw) -> list[int]:
+    """Ids of the pieces of some words, cut with dropout; a character without an id falls to its bytes."""
+    pieces = [piece for word in words for piece in _merged(word, ranks, dropout, draw)]
+    return [i for piece in pieces
+            for i in ([ids[piece]] if piece in ids else [ids[BYTES[byte]] for byte in piece.encode()])]
+
+# %% ../nbs/01_text.ipynb #cell-32
+def _in_range(ids, size: int) -> list[int]:
+    """The ids as a list, if all of them are in a vocabulary of this size."""
+    ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    if ids and not (0 <= min(ids) and max(ids) < size):
+        wrong = next(i for i in ids if not 0 <= i < size)
+        raise ValueError(f"id {wrong} is not in the vocabulary: ids go from 0 to {size - 1}")
+    return ids
+
+
+def _of_text(ids: list[int]) -> list[int]:
+    """The ids up to the first EOS, without PAD and BOS."""
+    ids = ids[:ids.index(EOS)] if EOS in ids else ids
+    return [i for i in ids if i not in (PAD, BOS)]
+
+
+def _owners(pieces: list[str], kind: str, text: str) -> list[int]:
+    """For each piece of a normalised text the index of its word; a space belongs to the word after it."""
+    if kind == "words":
+        return list(range(len(pieces)))
+    if kind == "characters":            # counted in the text: a space may be unknown to the vocabulary
+        return list(accumulate(int(character == " ") for character in text))
+    return [begun - 1 for begun in accumulate(int(piece.startswith("▁")) for piece in pieces)]
+
+
+def _file(path) -> Path:
+    return Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+
+# %% ../nbs/01_text.ipynb #cell-35
 class Tokenizer:
     """Sentences to token ids and back; `Tokenizer.train` or `Tokenizer.load` makes one.
 
@@ -115,7 +171,7 @@ class Tokenizer:
         if any(inner.token_to_id(token) != i for i, token in enumerate(SPECIALS)):
             raise ValueError(f"the tokenizer's first tokens must be {', '.join(SPECIALS)}")
         inner.encode_special_tokens = True              # "<eos>" inside a text is text
-        self._inner = inner
+        self._inner, self.kind = inner, _kind_of(inner)
 
     @classmethod
     def train(cls,
@@ -127,28 +183,16 @@ class Tokenizer:
 
         Raises ValueError for an unknown kind, text without any word, or a size too small to hold the alphabet.
         """
-        if kind not in KINDS:
-            raise ValueError(f"kind={kind!r} is unknown: choose one of {', '.join(KINDS)}")
-        normaliser = _normaliser()
-        sentences = [normaliser.normalize_str(s) for s in _all_checked(sentences)]
-        if not any(sentences):
-            raise ValueError(f"sentences hold no text to learn from ({len(sentences)} given)")
-        inner = _train_bpe(sentences, size) if kind == "bpe" else _train_lookup(sentences, size, kind)
-        inner.normalizer = normaliser
-        inner.add_special_tokens(list(SPECIALS))
-        return cls(inner)
-
-    @property
-    def kind(self) -> str:
-        """One of KINDS: "bpe", "words" or "characters"."""
-        if isinstance(self._inner.model, models.BPE):
-            return "bpe"
-        return "words" if isinstance(self._inner.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else "characters"
+        return cls(_learn(sentences, kind, size))
 
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
         """The merges of kind "bpe" in the order in which they were learnt."""
         return [tuple(pair) for pair in json.loads(self.to_json())["model"].get("merges", [])]
+
+    @cached_property
+    def _tables(self) -> tuple[dict, dict]:             # what dropout looks up: ids of pieces, ranks of merges
+        return self._inner.get_vocab(), {pair: rank for rank, pair in enumerate(self.merges)}
 
     def __len__(self) -> int:
         return self._inner.get_vocab_size()
@@ -178,31 +222,15 @@ class Tokenizer:
         """
         sentences = _all_checked(sentences)
         if dropout:
-            return self._encode_dropping(sentences, dropout, random.Random(seed).random)
+            if not 0 <= dropout <= 1 or self.kind != "bpe":
+                raise ValueError(f"dropout={dropout} with kind={self.kind!r}: it must lie in 0 to 1, and needs kind 'bpe'")
+            split, draw = self._inner.pre_tokenizer.pre_tokenize_str, random.Random(seed).random
+            return [_dropped([word for word, span in split(self.normalise(s))], *self._tables, dropout, draw)
+                    for s in sentences]
         ids = [e.ids for e in self._inner.encode_batch_fast(sentences, add_special_tokens=False)]
         if self.kind == "words":            # the word "<eos>" in a text is not the end of the sentence
             ids = [[UNK if i < UNK else i for i in row] for row in ids]
         return ids
-
-    def _encode_dropping(self, sentences, dropout, draw):
-        if not 0 <= dropout <= 1 or self.kind != "bpe":
-            raise ValueError(f"dropout={dropout} with kind={self.kind!r}: it must lie in 0 to 1, and needs kind 'bpe'")
-        split, ids = self._inner.pre_tokenizer.pre_tokenize_str, self._ids
-        rows = []
-        for sentence in sentences:
-            pieces = [piece for word, span in split(self.normalise(sentence))
-                      for piece in _merged(word, self._ranks, dropout, draw)]
-            rows.append([i for piece in pieces
-                         for i in ([ids[piece]] if piece in ids else [ids[BYTES[byte]] for byte in piece.encode()])])
-        return rows
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return self._inner.get_vocab()
-
-    @cached_property
-    def _ranks(self) -> dict[tuple[str, str], int]:
-        return {pair: rank for rank, pair in enumerate(self.merges)}
 
     def decode(self, ids) -> str:
         """The sentence that a row of ids stands for; see `decode_many`."""
@@ -213,23 +241,11 @@ class Tokenizer:
 
         An unknown word stays visible as <unk>. Raises ValueError for an id outside the vocabulary.
         """
-        return self._inner.decode_batch([self._text_ids(row) for row in rows], skip_special_tokens=False)
-
-    def _text_ids(self, ids) -> list[int]:
-        ids = self._in_range(ids)
-        ids = ids[:ids.index(EOS)] if EOS in ids else ids
-        return [i for i in ids if i not in (PAD, BOS)]
-
-    def _in_range(self, ids) -> list[int]:
-        ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        if ids and not (0 <= min(ids) and max(ids) < len(self)):
-            wrong = next(i for i in ids if not 0 <= i < len(self))
-            raise ValueError(f"id {wrong} is not in the vocabulary: ids go from 0 to {len(self) - 1}")
-        return ids
+        return self._inner.decode_batch([_of_text(_in_range(row, len(self))) for row in rows], skip_special_tokens=False)
 
     def pieces_of(self, ids) -> list[str]:
         """The tokens that ids stand for, as they are in the vocabulary (specials, ▁ and bytes included)."""
-        return [self._inner.id_to_token(i) for i in self._in_range(ids)]
+        return [self._inner.id_to_token(i) for i in _in_range(ids, len(self))]
 
     def pieces(self, sentence: str) -> list[str]:
         """The tokens of a sentence; a space shows as ▁ in kind "bpe"."""
@@ -237,16 +253,7 @@ class Tokenizer:
 
     def word_of_piece(self, sentence: str) -> list[int]:
         """For each piece the index of its word in `sentence.split()`; a space belongs to the word after it."""
-        pieces = self.pieces(sentence)
-        if self.kind == "words":
-            return list(range(len(pieces)))
-        if self.kind == "characters":       # counted in the text: a space may be unknown to the vocabulary
-            return list(accumulate(int(character == " ") for character in self.normalise(sentence)))
-        words, current = [], -1
-        for piece in pieces:
-            current += piece.startswith("▁")
-            words.append(current)
-        return words
+        return _owners(self.pieces(sentence), self.kind, self.normalise(sentence))
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`, in the layout that Hugging Face's libraries read."""
@@ -263,12 +270,12 @@ class Tokenizer:
 
     def save(self, path) -> None:
         """Write `tokenizer.json` (or to the file name given) in the folder of `path`."""
-        self._file(path).write_text(self.to_json() + "\n", encoding="utf-8", newline="\n")
+        _file(path).write_text(self.to_json() + "\n", encoding="utf-8", newline="\n")
 
     @classmethod
     def load(cls, path) -> "Tokenizer":
         """Read what `save` wrote. Raises FileNotFoundError or ValueError, with the file's name."""
-        file = cls._file(path)
+        file = _file(path)
         if not file.is_file():
             raise FileNotFoundError(f"no tokenizer at {file}: give a file that Tokenizer.save wrote, or its folder")
         try:
@@ -276,11 +283,7 @@ class Tokenizer:
         except ValueError as error:         # UnicodeDecodeError is one, too
             raise ValueError(f"{file} is damaged or of another kind: {error}") from None
 
-    @staticmethod
-    def _file(path) -> Path:
-        return Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-
-# %% ../nbs/01_text.ipynb #cell-53
+# %% ../nbs/01_text.ipynb #cell-58
 def pad(
     sequences,                                # B lists of ids, of any lengths
     pad_id: int = PAD,
@@ -293,7 +296,7 @@ def pad(
     rows = [[*row, *[pad_id] * (length - len(row))] for row in sequences]
     return torch.tensor(rows, dtype=torch.long, device=device)
 
-# %% ../nbs/01_text.ipynb #cell-54
+# %% ../nbs/01_text.ipynb #cell-59
 def source_ids(tokenizer: Tokenizer, sentence: str) -> list[int]:
     """What an encoder reads: the ids of the sentence, then EOS."""
     return [*tokenizer.encode(sentence), tokenizer.eos_id]

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Example', 'CHECKSUMS', 'Schedule', 'reproducible', 'hardware', 'batch_plan', 'collate', 'write_atomically',
-           'write_files', 'read_files', 'Settings', 'matmul_precision', 'Trainer', 'evaluate_loss', 'checkpoints',
-           'save_checkpoint', 'load_checkpoint', 'average_weights', 'fit']
+           'write_files', 'read_files', 'Settings', 'matmul_precision', 'budget', 'Trainer', 'evaluate_loss',
+           'put_weights', 'checkpoints', 'save_checkpoint', 'load_checkpoint', 'average_weights', 'fit']
 
 # %% ../nbs/06_training.ipynb #cell-3
 import hashlib
@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -49,14 +49,17 @@ def reproducible(
     torch.set_printoptions(precision=3, sci_mode=False)
 
 # %% ../nbs/06_training.ipynb #cell-9
-def hardware() -> str:
-    """The machine in a few words: processor or GPU, threads in use, PyTorch."""
+def hardware(
+    device: torch.device | str = "cpu",   # what was computed on
+) -> str:
+    """The machine in a few words: processor and threads in use, or GPU; PyTorch's version."""
+    if torch.device(device).type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     processor = names[0] if names else platform.processor() or platform.machine()
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor
-    return f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{processor}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 # %% ../nbs/06_training.ipynb #cell-14
 Example = tuple[list[int], list[int]]   # source ids … EOS, target ids BOS … EOS
@@ -92,7 +95,7 @@ def batch_plan(
         plan.sort(key=lambda batch: draw.random())
     return plan
 
-# %% ../nbs/06_training.ipynb #cell-17
+# %% ../nbs/06_training.ipynb #cell-19
 def collate(
     examples: Sequence[Example],
     batch: Sequence[int],                        # indices into examples
@@ -103,7 +106,7 @@ def collate(
     return (pad([examples[i][0] for i in batch], pad_id, device),
             pad([examples[i][1] for i in batch], pad_id, device))
 
-# %% ../nbs/06_training.ipynb #cell-20
+# %% ../nbs/06_training.ipynb #cell-22
 CHECKSUMS = "checksums.json"
 
 
@@ -111,19 +114,28 @@ def _sync_folder(folder: Path) -> None:
     "Make a rename in `folder` last through a power cut (Windows does this by itself)."
     if sys.platform != "win32":
         handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Replace the file at `path` in one act: whatever happens, it is the old one or the new one."""
+    """Replace the file at `path` in one act: whatever happens, it is the old one or the new one.
+
+    Raises OSError with the file's name, on a full disk for example; what was half written is removed.
+    """
     path = Path(path)
     part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise OSError(problem.errno, problem.strerror, str(path)) from None
     _sync_folder(path.parent)
 
 
@@ -159,7 +171,7 @@ def read_files(folder: str | Path) -> dict[str, bytes]:
             raise ValueError(f"{folder / name} was altered or cut short: its SHA-256 is not the one in {CHECKSUMS}")
     return files
 
-# %% ../nbs/06_training.ipynb #cell-23
+# %% ../nbs/06_training.ipynb #cell-25
 Schedule = Callable[[int, float], float]   # (step from 1, progress from 0 to 1) -> learning rate
 
 
@@ -179,18 +191,18 @@ class Settings:
     checkpoint_steps: int | None = None # the same in steps, where the moment must not depend on the clock
 
     def __post_init__(self):
-        available = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(),
-                     "mps": torch.backends.mps.is_available()}
+        available = {"auto": lambda: True, "cpu": lambda: True, "cuda": torch.cuda.is_available,
+                     "mps": torch.backends.mps.is_available}
         if self.device not in available:
             raise ValueError(f"device must be one of {', '.join(available)}, not {self.device!r}")
-        if not available[self.device]:
+        if not available[self.device]():
             raise ValueError(f"device {self.device!r} is not available on this machine")
         if self.precision not in ("auto", "highest", "medium", "bf16"):
             raise ValueError(f"precision must be auto, highest, medium or bf16, not {self.precision!r}")
         if self.batch_tokens < 1 or self.average < 1:
             raise ValueError(f"batch_tokens and average must be at least 1, not {self.batch_tokens} and {self.average}")
 
-# %% ../nbs/06_training.ipynb #cell-26
+# %% ../nbs/06_training.ipynb #cell-28
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
     """Multiply float32 matrices at "highest", "high" or "medium" precision inside the block."""
@@ -206,11 +218,11 @@ def _accelerator(settings: Settings) -> Accelerator:
     "An Accelerator for these settings, also where an earlier run in this process had others."
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         AcceleratorState._reset_state(reset_partial_state=True)
-    on_cuda = torch.cuda.is_available() and settings.device in ("auto", "cuda")
-    bf16 = settings.precision == "bf16" or (settings.precision == "auto" and on_cuda)
+    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16 = settings.precision == "bf16" or (settings.precision == "auto" and settings.device in ("auto", "cuda") and able)
     return Accelerator(cpu=settings.device == "cpu", mixed_precision="bf16" if bf16 else "no")
 
-# %% ../nbs/06_training.ipynb #cell-29
+# %% ../nbs/06_training.ipynb #cell-33
 class _Objective(nn.Module):
     "The loss as a module's forward, so that Accelerate can wrap it (autocast, many processes)."
 
@@ -242,7 +254,19 @@ def _ctrl_c() -> Iterator[Callable[[], bool]]:
     finally:
         signal.signal(signal.SIGINT, before)
 
-# %% ../nbs/06_training.ipynb #cell-30
+# %% ../nbs/06_training.ipynb #cell-34
+def budget(steps: int | None, minutes: float | None) -> float:
+    """The one budget that is given, in steps or in seconds.
+
+    Raises ValueError unless exactly one is given and it is positive.
+    """
+    if (steps is None) == (minutes is None):
+        raise ValueError("give the budget of training: either steps or minutes")
+    if not (minutes if steps is None else steps) > 0:
+        raise ValueError(f"the budget of training must be positive, not {f'{minutes} minutes' if steps is None else f'{steps} steps'}")
+    return float(60 * minutes if steps is None else steps)
+
+# %% ../nbs/06_training.ipynb #cell-36
 class Trainer:
     """Trains one translator; `run` goes on from wherever the trainer is. `fit` is the short way to use it.
 
@@ -258,7 +282,8 @@ class Trainer:
         settings: Settings = Settings(),
         folder: str | Path | None = None,      # where checkpoints go; None: nowhere
     ):
-        batch_plan(examples, settings.batch_tokens)   # complain now, not after an hour
+        for held in (examples, valid or examples):    # complain now, not after an hour
+            batch_plan(held, settings.batch_tokens, shuffle=False)
         self.examples, self.valid, self.schedule, self.settings = examples, valid, schedule, settings
         self.folder = None if folder is None else Path(folder)
         self.accelerator = _accelerator(settings)
@@ -268,9 +293,11 @@ class Trainer:
         fused = self.device.type in ("cpu", "cuda")
         optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=settings.betas, eps=1e-9, fused=fused)
         self.objective, self.optimizer = self.accelerator.prepare(_Objective(model, settings.smoothing), optimizer)
+        if self.accelerator.num_processes > 1:        # another dropout in each process
+            torch.manual_seed(settings.seed + 1000 * self.accelerator.process_index)
         self.step = self.epoch = self.position = 0           # position: batches of this epoch that are done
         self.seconds = 0.0                                   # of training
-        self.tokens = 0                                      # real target tokens learnt from, in this process
+        self.tokens = 0                                      # real target tokens learnt from
         self.losses = torch.zeros((), device=self.device)    # sum over this epoch's batches
         self.history: list[dict] = []                        # one record an epoch
         self.recent: deque[dict[str, Tensor]] = deque(maxlen=settings.average)
@@ -283,55 +310,68 @@ class Trainer:
     ) -> bool:                                 # True: the budget is spent; False: interrupted by Ctrl-C
         """Train until the budget is spent, writing checkpoints on the way.
 
-        Raises ValueError unless exactly one budget is given, FloatingPointError if the loss is not finite.
+        Raises ValueError unless exactly one positive budget is given, FloatingPointError if the loss is not finite.
         """
-        if (steps is None) == (minutes is None):
-            raise ValueError("Trainer.run: give either steps or minutes")
-        total = float(steps if minutes is None else 60 * minutes)
+        total = budget(steps, minutes)
         spent = lambda: float(self.step if minutes is None else self.seconds)
-        saved = self.step, self.seconds
-        with matmul_precision(self.precision), _ctrl_c() as interrupted, self._bar(total, spent(), progress) as show:
-            while spent() < total and not interrupted():
-                for batch in self._epoch():
-                    self._step(batch, self.schedule(self.step + 1, spent() / total))
+        saved, stop, tick = (self.step, self.seconds), False, self._ticker()
+        with matmul_precision(self.precision), _ctrl_c() as pressed, self._bar(total, spent(), progress) as show:
+            while spent() < total and not stop:
+                plan = self._plan()
+                for batches in plan[self.position:]:
+                    self._step(batches, self.schedule(self.step + 1, spent() / total))
+                    stop = tick(pressed())
                     show(spent())
                     if self._due(*saved):
                         saved = self.step, self.seconds
                         save_checkpoint(self)
-                    if interrupted() or spent() >= total:
+                    if stop or spent() >= total:
                         break
-                else:
+                if self.position == len(plan):
                     show(spent(), self._end_epoch())
-        save_checkpoint(self)
+                    tick(stop)
+        self._check_finite()
+        if self.step > saved[0]:
+            save_checkpoint(self)
         return spent() >= total
 
-    def _epoch(self) -> Iterator[Sequence[int]]:
-        "The batches of this epoch that are still to come; each process takes its own."
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+    def _plan(self) -> list[tuple[list[int], ...]]:
+        "For each step of this epoch the batches of all processes."
+        world = self.accelerator.num_processes
         plan = batch_plan(self.examples, self.settings.batch_tokens, self.settings.seed, self.epoch)
+        if len(plan) < world:
+            raise ValueError(f"{len(plan)} batches cannot be shared by {world} processes: lower batch_tokens")
         self.model.train()
-        yield from plan[rank:len(plan) - len(plan) % world:world][self.position:]
+        return list(zip(*(plan[rank::world] for rank in range(world))))
 
-    def _step(self, batch: Sequence[int], rate: float) -> None:
-        "One update."
-        started = time.perf_counter()
+    def _step(self, batches: tuple[list[int], ...], rate: float) -> None:
+        "One update; each process takes its own batch."
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.objective(*collate(self.examples, batch, self.model.pad_id, self.device))
+        mine = batches[self.accelerator.process_index]
+        loss = self.objective(*collate(self.examples, mine, self.model.pad_id, self.device))
         self.accelerator.backward(loss)
         self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.losses += loss.detach()
         self.step, self.position = self.step + 1, self.position + 1
-        self.tokens += sum(len(self.examples[i][1]) - 1 for i in batch)
-        self._clock(started)
+        self.tokens += sum(len(self.examples[i][1]) - 1 for batch in batches for i in batch)
 
-    def _clock(self, started: float) -> None:
-        "Count the time since `started`; many processes follow the clock of the first."
-        self.seconds += time.perf_counter() - started
-        if self.accelerator.num_processes > 1:
-            self.seconds = broadcast(torch.tensor(self.seconds, device=self.device, dtype=torch.float64)).item()
+    def _ticker(self) -> Callable[[bool], bool]:
+        "A function that counts the time since it was last called; many processes follow the first one's clock and Ctrl-C."
+        last = time.perf_counter()
+
+        def tick(pressed: bool) -> bool:
+            nonlocal last
+            now = time.perf_counter()
+            self.seconds, last = self.seconds + now - last, now
+            if self.accelerator.num_processes == 1:
+                return pressed
+            told = torch.tensor([self.seconds, pressed], device=self.device, dtype=torch.float32)
+            self.seconds, pressed = broadcast(told).tolist()
+            return bool(pressed)
+        return tick
 
     def _due(self, step: int, seconds: float) -> bool:
         "Is it time for a checkpoint, when the last was written at this step and second?"
@@ -339,15 +379,17 @@ class Trainer:
             return self.step >= step + self.settings.checkpoint_steps
         return self.seconds >= seconds + self.settings.checkpoint_seconds
 
+    def _check_finite(self) -> None:
+        "Raise FloatingPointError once a loss of this epoch was infinite or not a number."
+        if not math.isfinite(total := self.losses.item()):
+            raise FloatingPointError(f"the loss became {total} in epoch {self.epoch + 1}: a lower rate may help")
+
     def _end_epoch(self) -> dict[str, str]:
         "Record the epoch, keep its weights, turn to the next; returns figures to show."
-        started = time.perf_counter()
-        record = {"epoch": self.epoch + 1, "step": self.step, "loss": self.losses.item() / max(self.position, 1)}
-        if not math.isfinite(record["loss"]):
-            raise FloatingPointError(f"the loss is {record['loss']} in epoch {self.epoch + 1}: a lower rate may help")
+        self._check_finite()
+        record = {"epoch": self.epoch + 1, "step": self.step, "loss": self.losses.item() / self.position}
         if self.valid:
             record["valid"] = evaluate_loss(self.model, self.valid, self.settings.batch_tokens, self.accelerator)
-        self._clock(started)
         self.history.append({**record, "seconds": self.seconds})
         self.recent.append(_weights(self.model))
         self.epoch, self.position = self.epoch + 1, 0
@@ -366,7 +408,7 @@ class Trainer:
                     bar.set_postfix(figures)
             yield show
 
-# %% ../nbs/06_training.ipynb #cell-32
+# %% ../nbs/06_training.ipynb #cell-38
 @torch.inference_mode()
 def evaluate_loss(
     model: nn.Module,
@@ -387,7 +429,7 @@ def evaluate_loss(
     model.train(training)
     return total / count
 
-# %% ../nbs/06_training.ipynb #cell-34
+# %% ../nbs/06_training.ipynb #cell-40
 def _weights(model: nn.Module) -> dict[str, Tensor]:
     "A copy of the parameters, shared ones once."
     return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
@@ -399,20 +441,23 @@ def _mean(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _put_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    "Copy weights into the model; names and shapes must be the model's own."
-    parameters = dict(model.named_parameters())
-    if parameters.keys() != weights.keys():
-        differ = sorted(parameters.keys() ^ weights.keys())
-        raise ValueError(f"these weights are of another model: they differ in {', '.join(differ[:3])}"
-                         + (f" and {len(differ) - 3} more" if len(differ) > 3 else ""))
-    for name, parameter in parameters.items():
-        if parameter.shape != weights[name].shape:
-            raise ValueError(f"these weights are of another model: {name} is {tuple(weights[name].shape)}, "
-                             f"here it is {tuple(parameter.shape)}")
+def put_weights(
+    model: nn.Module,
+    weights: dict[str, Tensor],   # exactly the model's parameters, shared ones once
+) -> None:
+    """Copy weights into a model, all or none.
+
+    Raises ValueError, naming the first difference, if names or shapes are not the model's own.
+    """
+    shape = lambda tensors, name: tuple(tensors[name].shape) if name in tensors else "nothing"
+    own = dict(model.named_parameters())
+    for name in sorted(own.keys() | weights.keys()):
+        if (here := shape(own, name)) != (there := shape(weights, name)):
+            raise ValueError(f"the weights are of another model: {name} is {there} in them and {here} in this one")
+    for name, parameter in own.items():
         parameter.copy_(weights[name])
 
-# %% ../nbs/06_training.ipynb #cell-35
+# %% ../nbs/06_training.ipynb #cell-42
 def _random_state() -> dict[str, Tensor]:
     "The states of PyTorch's generators."
     states = {"rng.cpu": torch.get_rng_state()}
@@ -437,32 +482,41 @@ def checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first."""
     return sorted(path for path in Path(folder).glob("step-*") if path.name[5:].isdigit())
 
-# %% ../nbs/06_training.ipynb #cell-36
+# %% ../nbs/06_training.ipynb #cell-43
+def _run(trainer: Trainer) -> dict:
+    "What must be the same for a run to go on to the same bits (device and precision aside)."
+    settings = asdict(trainer.settings)
+    fixed = {name: settings[name] for name in ("batch_tokens", "smoothing", "clip", "average", "seed")}
+    data = hashlib.sha256(repr([trainer.examples, trainer.valid]).encode()).hexdigest()
+    return fixed | {"betas": list(settings["betas"]), "examples": data, "processes": trainer.accelerator.num_processes}
+
+
 def save_checkpoint(trainer: Trainer, keep: int = 2) -> Path | None:
     """Write all that decides how the run goes on; keep the newest `keep` checkpoints."""
     if trainer.folder is None or not trainer.accelerator.is_main_process:
         return None
+    trainer._check_finite()                           # never replace good weights by bad ones
     tensors = {f"model.{name}": w for name, w in _weights(trainer.model).items()} | _random_state()
     for i, moments in trainer.optimizer.state_dict()["state"].items():
         tensors |= {f"adam.{i}.{name}": value.detach().cpu() for name, value in moments.items()}
     for i, weights in enumerate(trainer.recent):
         tensors |= {f"recent.{i}.{name}": w for name, w in weights.items()}
     facts = {"step": trainer.step, "epoch": trainer.epoch, "position": trainer.position, "seconds": trainer.seconds,
-             "tokens": trainer.tokens, "losses": trainer.losses.item(), "history": trainer.history, "seed": trainer.settings.seed,
-             "batch_tokens": trainer.settings.batch_tokens, "examples": len(trainer.examples)}
+             "tokens": trainer.tokens, "losses": trainer.losses.item(), "history": trainer.history, "run": _run(trainer)}
     path = trainer.folder / f"step-{trainer.step:08}"
-    part = path.with_name(path.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+    part, old = path.with_name(path.name + ".part"), path.with_name(path.name + ".old")
+    for leftover in (part, old):
+        shutil.rmtree(leftover, ignore_errors=True)
     write_files(part, {"state.safetensors": safetensors.torch.save(tensors), "state.json": json.dumps(facts).encode()})
-    if path.exists():
-        shutil.rmtree(path)
+    if path.exists():                # a damaged one that was passed over: moved away before it is replaced
+        os.replace(path, old)
     os.replace(part, path)
     _sync_folder(trainer.folder)
-    for old in checkpoints(trainer.folder)[:-keep]:
-        shutil.rmtree(old)
+    for outdated in [*checkpoints(trainer.folder)[:-keep], old]:
+        shutil.rmtree(outdated, ignore_errors=True)
     return path
 
-# %% ../nbs/06_training.ipynb #cell-37
+# %% ../nbs/06_training.ipynb #cell-44
 def load_checkpoint(trainer: Trainer) -> Path | None:
     """Put the trainer where its newest whole checkpoint was written; None if there is no checkpoint.
 
@@ -488,30 +542,28 @@ def load_checkpoint(trainer: Trainer) -> Path | None:
 
 def _restore(trainer: Trainer, facts: dict, tensors: dict[str, Tensor]) -> None:
     "Set weights, optimizer, generators and counters."
-    here = {"seed": trainer.settings.seed, "batch_tokens": trainer.settings.batch_tokens,
-            "examples": len(trainer.examples)}
-    for name, value in here.items():
-        if facts[name] != value:
-            raise ValueError(f"the checkpoint is of another run: its {name} is {facts[name]}, here it is {value}")
-    _put_weights(trainer.model, _take(tensors, "model."))
+    for name, value in _run(trainer).items():
+        if facts["run"].get(name) != value:
+            raise ValueError(f"the checkpoint is of another run: its {name} is {facts['run'].get(name)}, here it is {value}")
+    put_weights(trainer.model, _take(tensors, "model."))
     state = trainer.optimizer.state_dict()
-    count = sum(name.endswith(".exp_avg") for name in _take(tensors, "adam."))
-    state["state"] = {i: _take(tensors, f"adam.{i}.") for i in range(count)}
+    numbers = sorted({int(name.split(".")[0]) for name in _take(tensors, "adam.")})
+    state["state"] = {number: _take(tensors, f"adam.{number}.") for number in numbers}
     trainer.optimizer.load_state_dict(state)
+    kept = sorted({int(name.split(".")[0]) for name in _take(tensors, "recent.")})
     trainer.recent.clear()
-    while weights := _take(tensors, f"recent.{len(trainer.recent)}."):
-        trainer.recent.append(weights)
+    trainer.recent.extend(_take(tensors, f"recent.{number}.") for number in kept)
     trainer.step, trainer.epoch, trainer.position = facts["step"], facts["epoch"], facts["position"]
     trainer.seconds, trainer.tokens, trainer.history = facts["seconds"], facts["tokens"], facts["history"]
     trainer.losses = torch.full_like(trainer.losses, facts["losses"])
     _set_random_state(tensors)
 
-# %% ../nbs/06_training.ipynb #cell-39
+# %% ../nbs/06_training.ipynb #cell-46
 def average_weights(trainer: Trainer) -> None:
     """Put the mean of the last epochs' weights into the model [Vaswani et al. 2017, §6.1]."""
     now = [_weights(trainer.model)] if trainer.position or not trainer.recent else []
     several = [*trainer.recent, *now][-trainer.settings.average:]
-    _put_weights(trainer.model, _mean(several))
+    put_weights(trainer.model, _mean(several))
 
 
 def fit(

@@ -126,11 +126,13 @@ class Transformer(nn.Module):
         eos_id: int = EOS,
     ):
         super().__init__()
-        _check_sizes(src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads, d_ff=d_ff)
+        n_encoder, n_decoder = (n_layers, n_layers) if isinstance(n_layers, int) else n_layers
+        _check_sizes(src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads, d_ff=d_ff,
+                     n_layers=min(n_encoder, n_decoder))
         if positions not in ("sinusoidal", "learned"):
             raise ValueError(f'Transformer: positions must be "sinusoidal" or "learned", not {positions!r}')
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
-        self.d_model, self.tied = d_model, tied
+        self.d_model = d_model
         self.tgt_embedding = _embedding(tgt_vocab, d_model)
         self.src_embedding = self.tgt_embedding if tied and src_vocab == tgt_vocab else _embedding(src_vocab, d_model)
         self.output = self.tgt_embedding if tied else nn.Linear(d_model, tgt_vocab, bias=False)
@@ -141,7 +143,6 @@ class Transformer(nn.Module):
         feed_forward = lambda: FeedForward(d_model, d_ff, ff_dropout)
         residuals = lambda n: [Residual(d_model, dropout, norm) for place in range(n)]
         end = lambda: nn.LayerNorm(d_model) if norm == "pre" else nn.Identity()
-        n_encoder, n_decoder = (n_layers, n_layers) if isinstance(n_layers, int) else n_layers
         self.encoder = nn.ModuleList(EncoderLayer(attention(), feed_forward(), residuals(2)) for i in range(n_encoder))
         self.decoder = nn.ModuleList(
             DecoderLayer(attention(), attention(), feed_forward(), residuals(3)) for i in range(n_decoder))
@@ -160,16 +161,24 @@ class Transformer(nn.Module):
             x = layer(x, mask)
         return self.encoder_norm(x), mask
 
-    def decode(self, memory: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        "All target positions at once: (B, S, D), (B, 1, 1, S), (B, T) -> hidden (B, T, D)."
-        x, mask = self.embed(self.tgt_embedding, tgt_in), causal_mask(tgt_in.shape[1], tgt_in.device)
+    def decode(
+        self,
+        memory: Tensor,             # (B, S, D)
+        src_mask: Tensor,           # (B, 1, 1, S)
+        tgt_in: Tensor,             # (B, T)
+        need_weights: bool = False,
+    ) -> tuple[Tensor, list]:       # hidden (B, T, D), for each layer cross-attention (B, H, T, S) or None
+        "All target positions at once."
+        x, mask, looks = self.embed(self.tgt_embedding, tgt_in), causal_mask(tgt_in.shape[1], tgt_in.device), []
         for layer in self.decoder:
-            x = layer(x, layer.source_keys(memory), src_mask, mask)[0]
-        return self.decoder_norm(x)
+            x, kept, weights = layer(x, layer.source_keys(memory), src_mask, mask, need_weights=need_weights)
+            looks.append(weights)
+        return self.decoder_norm(x), looks
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         "Teacher forcing: (B, S), (B, T) token ids -> logits (B, T, V)."
-        return F.linear(self.decode(*self.encode(src), tgt_in), self.output.weight)
+        hidden, looks = self.decode(*self.encode(src), tgt_in)
+        return F.linear(hidden, self.output.weight)
 
     def loss(
         self,
@@ -178,7 +187,7 @@ class Transformer(nn.Module):
         smoothing: float = 0.1,    # of the labels
     ) -> Tensor:
         "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
-        hidden = self.decode(*self.encode(src), tgt[:, :-1])
+        hidden, looks = self.decode(*self.encode(src), tgt[:, :-1])
         return projected_loss(hidden, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
 
     def start(self, src: Tensor) -> State:
@@ -205,13 +214,8 @@ class Transformer(nn.Module):
         head: int | None = None,    # default: the mean over all
     ) -> Tensor:                    # (B, T, S); row t is the one that predicts tgt[:, t + 1]
         "Cross-attention weights."
-        memory, src_mask = self.encode(src)
-        x, mask = self.embed(self.tgt_embedding, tgt[:, :-1]), causal_mask(tgt.shape[1] - 1, tgt.device)
-        collected = []
-        for block in self.decoder:
-            x, kept, weights = block(x, block.source_keys(memory), src_mask, mask, need_weights=True)
-            collected.append(weights)
-        chosen = torch.stack(collected, dim=1)                                   # (B, layers, H, T, S)
+        hidden, looks = self.decode(*self.encode(src), tgt[:, :-1], need_weights=True)
+        chosen = torch.stack(looks, dim=1)                                       # (B, layers, H, T, S)
         chosen = chosen.mean(1) if layer is None else chosen[:, layer]           # (B, H, T, S)
         return chosen.mean(1) if head is None else chosen[:, head]
 

@@ -1,0 +1,188 @@
+"""The command line as a user meets it: separate processes, bad input, and nothing lost."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from transformer_course.cli import main; main()"]
+
+
+def run(*words, stdin: bytes | None = None, **environment) -> subprocess.CompletedProcess:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([*COMMAND, *map(os.fsencode, words)], input=stdin if stdin is not None else b"",
+                          capture_output=True, env=env, timeout=300)
+
+
+def refused(done: subprocess.CompletedProcess, *parts: str) -> str:
+    "The single line on standard error of a command that failed."
+    line = done.stderr.decode()
+    assert done.returncode != 0 and line.count("\n") == 1 and line.startswith("error: "), line
+    for part in parts:
+        assert part in line, line
+    return line
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "model"
+    done = run("train", "--data", "micro-hindi", "--preset", "micro", "--steps", "2", "--out", folder, "--device", "cpu")
+    assert done.returncode == 0, done.stderr.decode()
+    return folder
+
+
+@pytest.fixture
+def spoilt(model, tmp_path):
+    "A copy of the trained model, to be damaged."
+    return Path(shutil.copytree(model, tmp_path / "model"))
+
+
+def test_translate_from_arguments_and_from_standard_input(model):
+    sentences = ["jack saw jill", "the cow sleeps"]
+    by_argument = run("translate", model, *sentences)
+    by_line = run("translate", model, stdin="\n".join(sentences).encode())
+    assert by_argument.returncode == by_line.returncode == 0
+    assert by_argument.stdout == by_line.stdout and by_argument.stdout.count(b"\n") == 2
+
+
+def test_lines_before_a_bad_one_are_translated(model):
+    for bad, what in ((b"\xff\xfe", "not valid UTF-8"), (b"   ", "empty"), (b"cow " * 600, "601 tokens")):
+        done = run("translate", model, stdin=b"jack saw jill\n" + bad + b"\njill saw jack\n")
+        assert done.stdout.count(b"\n") == 1
+        refused(done, "line 2", what)
+
+
+def test_words_that_the_command_line_does_not_know_are_one_line(tmp_path):
+    for words in (("trian",), ("train", "--stpes", "3"), ("train", "--steps", "abc", "--out", tmp_path), ("train",)):
+        done = run(*words)
+        assert done.returncode == 2
+        refused(done, "--help")
+
+
+def test_bad_sentences(model):
+    refused(run("translate", model, ""), "empty")
+    refused(run("translate", model, "cow " * 600), "601 tokens", "512")
+    if sys.platform != "win32":
+        refused(run("translate", model, b"\xff\xfe"), "not valid Unicode")
+
+
+@pytest.mark.parametrize("words, parts", [
+    (("--data", "multi31k"), ("multi31k", "multi30k")),
+    (("--data", "micro-reviews"), ("micro-reviews", "not sentence pairs")),
+    (("--pair", "en-xx"), ("en-xx", "en-hi")),
+    (("--preset", "tinny"), ("tinny", "tiny")),
+    (("--model", "gru"), ("gru", "seq2seq")),
+    (("--device", "tpu"), ("tpu", "cpu")),
+    (("--precision", "half"), ("half", "medium")),
+    (("--steps", "0"), ("steps", "0")),
+])
+def test_unknown_names_and_budgets(tmp_path, words, parts):
+    budget = () if "--steps" in words else ("--steps", "1")
+    refused(run("train", *words, *budget, "--out", tmp_path / "new"), *parts)
+
+
+def test_without_a_budget_and_with_two(tmp_path):
+    for budget in ((), ("--steps", "1", "--minutes", "1")):
+        refused(run("train", *budget, "--out", tmp_path / "new"), "either steps or minutes")
+    assert not (tmp_path / "new").exists()
+
+
+def test_folders_in_use_and_runs_that_do_not_exist(model, tmp_path):
+    before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    refused(run("train", "--steps", "1", "--preset", "micro", "--out", model), "not empty")
+    assert before == {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    refused(run("train", "--resume", "--steps", "1", "--out", tmp_path / "none"), "no run to resume")
+    refused(run("train", "--resume", "--steps", "3", "--preset", "tiny", "--out", model), "preset", "micro", "tiny")
+    (tmp_path / "file").write_text("x")
+    refused(run("train", "--steps", "1", "--preset", "micro", "--out", tmp_path / "file"), "is a file")
+
+
+def test_a_run_is_resumed_and_prolonged(spoilt):
+    done = run("train", "--resume", "--steps", "4", "--out", spoilt, "--device", "cpu")
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads((spoilt / "config.json").read_text())["training"]["steps"] == 4
+
+
+def test_damaged_models(spoilt, tmp_path):
+    weights = spoilt / "model.safetensors"
+    whole = weights.read_bytes()
+    for content in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:1000]):
+        weights.write_bytes(content)
+        refused(run("translate", spoilt, "a"), "model.safetensors", "altered or cut short")
+    weights.unlink()
+    refused(run("translate", spoilt, "a"), "model.safetensors", "missing")
+    weights.write_bytes(whole)
+    (spoilt / "checksums.json").write_text('{"config')
+    refused(run("evaluate", spoilt), "checksums.json", "damaged")
+    (tmp_path / "empty").mkdir()
+    refused(run("translate", tmp_path / "empty", "a"), "empty", "no trained model")
+    refused(run("translate", tmp_path / "nowhere" / "deep", "a", HF_HUB_OFFLINE="1"), "nowhere", "no folder here")
+
+
+def test_a_vocabulary_that_does_not_match(spoilt):
+    from transformer_course.text import Tokenizer
+    from transformer_course.training import read_files, write_files
+    files = read_files(spoilt)
+    other = Tokenizer.train(["a b c", "d e f"], kind="words", size=10).to_json().encode()
+    write_files(spoilt, files | {"tokenizer.json": other})
+    refused(run("translate", spoilt, "a"), "vocabulary and weights do not fit", "embedding")
+
+
+def test_evaluate_prints_json_and_names_the_splits(model):
+    done = run("evaluate", model, "--split", "roles", "--beam", "1", "--json")
+    score = json.loads(done.stdout)
+    assert score["split"] == "roles" and score["sentences"] == 300 and "version" in score["signature"]
+    refused(run("evaluate", model, "--split", "tset"), "tset", "test")
+    refused(run("evaluate", model, "--split", "roles", "--beam", "0"), "beam_size", "0")
+
+
+def test_no_network_is_one_line(tmp_path):
+    nothing = {"TRANSFORMER_COURSE_DATA": "", "TRANSFORMER_COURSE_CACHE": str(tmp_path / "cache"),
+               "https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+    done = run("data", "fetch", "tinyshakespeare", **nothing)
+    assert done.returncode == 1
+    last = done.stderr.decode().strip().splitlines()[-1]
+    assert last.startswith("error: ") and "TRANSFORMER_COURSE_DATA" in last
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_wrong_option_leaves_the_folder_free(tmp_path):
+    refused(run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--device", "tpu"), "tpu")
+    refused(run("train", "--preset", "micro", "--steps", "x", "--out", tmp_path / "new"), "--steps")
+    done = run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--device", "cpu")
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_demo_prints_the_table_and_draws(tmp_path):
+    done = run("demo", "--steps", "2", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr.decode()
+    assert all(f"| {name} " in done.stdout.decode() for name in ("seq2seq", "additive", "transformer"))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"alignment.png", "scoreboard.png"}
+
+
+def test_debug_shows_the_traceback(model):
+    done = run("translate", model, "", "--debug")
+    assert done.returncode == 1 and b"Traceback" in done.stderr
+
+
+def test_compare_draws_one_table_of_one_run(tmp_path):
+    picture = tmp_path / "board.png"
+    before = run("compare", "--minutes", "60", "--models", "seq2seq,transformr")
+    refused(before, "transformr", "transformer")
+    done = run("compare", "--steps", "2", "--split", "roles", "--models", "seq2seq,additive", "--picture", picture)
+    assert done.returncode == 0, done.stderr.decode()
+    lines = done.stdout.decode().splitlines()
+    assert len(lines) == 4 and lines[2].startswith("| seq2seq") and lines[3].startswith("| additive")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_multi30k_path_end_to_end(real_data, tmp_path):
+    folder = tmp_path / "de"
+    done = run("train", "--data", "multi30k", "--pair", "en-de", "--preset", "tiny", "--steps", "2", "--out", folder,
+               "--device", "cpu")
+    assert done.returncode == 0, done.stderr.decode()
+    score = json.loads(run("evaluate", folder, "--split", "test_2016_flickr", "--beam", "1", "--json").stdout)
+    assert score["sentences"] == 1000 and score["aer"] is None

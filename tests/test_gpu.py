@@ -1,0 +1,51 @@
+"""The same models on a GPU: equal to the CPU, trainable at their own precision, resumable. Skipped without one."""
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_course.search import beam_search, greedy_search
+from transformer_course.training import Settings, Trainer, fit, load_checkpoint
+from transformer_course.translation import MODELS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+B, S, T, V = 3, 5, 7, 19
+
+
+def batch():
+    torch.manual_seed(2)
+    src, tgt = torch.randint(4, V, (B, S)), torch.randint(4, V, (B, T))
+    src[1, 3:], tgt[0, 5:], tgt[:, 0] = 0, 0, 1
+    return src, tgt
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_gradients_and_search_are_those_of_the_cpu(name):
+    torch.manual_seed(1)
+    model, (src, tgt) = MODELS[name](V, V).eval(), batch()
+    here = model(src, tgt), model.loss(src, tgt), beam_search(model, src, 3, 9), greedy_search(model, src, 9)
+    here[1].backward()
+    grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    model.cuda()
+    there = (model(src.cuda(), tgt.cuda()), model.loss(src.cuda(), tgt.cuda()),
+             beam_search(model, src.cuda(), 3, 9), greedy_search(model, src.cuda(), 9))
+    there[1].backward()
+    assert_close(there[0].cpu(), here[0], rtol=1e-3, atol=1e-4)
+    assert_close(there[1].cpu(), here[1], rtol=1e-3, atol=1e-4)
+    for n, p in model.named_parameters():
+        assert_close(p.grad.cpu(), grads[n], rtol=1e-2, atol=1e-3)
+    for a, b in zip(there[2:], here[2:]):
+        assert_close(a.scores.cpu(), b.scores, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_at_its_own_precision_lowers_the_loss(name, tmp_path):
+    torch.manual_seed(1)
+    examples = [([4 + i % 5, 2], [1, 5 + i % 7, 6, 2]) for i in range(40)]
+    settings = Settings(batch_tokens=40, device="cuda")
+    first = fit(MODELS[name](V, V), examples, lambda step, progress: 1e-3, steps=30, valid=examples, settings=settings,
+                folder=tmp_path, progress=False)
+    assert first.history[-1]["valid"] < first.history[0]["valid"]
+    again = Trainer(MODELS[name](V, V), examples, first.schedule, examples, settings, tmp_path)
+    load_checkpoint(again)
+    assert again.step == 30
