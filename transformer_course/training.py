@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['Example', 'CHECKSUMS', 'Schedule', 'reproducible', 'hardware', 'batch_plan', 'collate', 'write_atomically',
-           'write_files', 'read_files', 'Settings', 'matmul_precision', 'budget', 'Trainer', 'evaluate_loss',
-           'put_weights', 'checkpoints', 'save_checkpoint', 'load_checkpoint', 'average_weights', 'fit']
+           'write_files', 'read_files', 'Settings', 'matmul_precision', 'accelerator_for', 'budget', 'Trainer',
+           'evaluate_loss', 'put_weights', 'checkpoints', 'save_checkpoint', 'load_checkpoint', 'average_weights',
+           'fit']
 
 # %% ../nbs/06_training.ipynb #cell-3
 import hashlib
@@ -214,13 +215,14 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _accelerator(settings: Settings) -> Accelerator:
-    "An Accelerator for these settings, also where an earlier run in this process had others."
+def accelerator_for(settings: Settings) -> Accelerator:
+    """An Accelerator for these settings, also where an earlier run in this process had others."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         AcceleratorState._reset_state(reset_partial_state=True)
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     bf16 = settings.precision == "bf16" or (settings.precision == "auto" and settings.device in ("auto", "cuda") and able)
-    return Accelerator(cpu=settings.device == "cpu", mixed_precision="bf16" if bf16 else "no")
+    alone = settings.device == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    return Accelerator(cpu=settings.device == "cpu" or alone, mixed_precision="bf16" if bf16 else "no")
 
 # %% ../nbs/06_training.ipynb #cell-33
 class _Objective(nn.Module):
@@ -286,7 +288,7 @@ class Trainer:
             batch_plan(held, settings.batch_tokens, shuffle=False)
         self.examples, self.valid, self.schedule, self.settings = examples, valid, schedule, settings
         self.folder = None if folder is None else Path(folder)
-        self.accelerator = _accelerator(settings)
+        self.accelerator = accelerator_for(settings)
         self.device = self.accelerator.device
         self.model = model.to(self.device)
         self.precision = "medium" if settings.precision in ("auto", "medium") else "highest"

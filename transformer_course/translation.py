@@ -15,7 +15,6 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from accelerate import PartialState
 from huggingface_hub import ModelHubMixin, snapshot_download
 from torch import Tensor, nn
 
@@ -27,7 +26,7 @@ from .scoring import alignment_error_rate, bleu, chrf, exact_match, links_from_a
 from .search import beam_search, greedy_search
 from .seq2seq import Seq2Seq
 from .text import Tokenizer, pad
-from .training import (Example, Settings, Trainer, budget, fit, hardware, matmul_precision,
+from .training import (Example, Settings, Trainer, accelerator_for, budget, fit, hardware, matmul_precision,
                                          put_weights, read_files, write_atomically, write_files)
 from .transformer import Transformer
 
@@ -173,19 +172,20 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         if corpus.kind != "pairs":
             raise ValueError(f"data set {corpus.name!r} holds {corpus.kind}, not sentence pairs: nothing to translate")
         budget(steps, minutes)
-        if PartialState().is_main_process:               # of several, only the first looks and writes
-            _check_folder(folder, job, resume)
         sizes = PRESETS[preset]
+        settings = Settings(batch_tokens=sizes.batch_tokens, average=sizes.average, seed=seed,
+                            device=device, precision=precision)
+        process = accelerator_for(settings)
+        if process.is_main_process:                      # of several processes, only the first looks and writes
+            _check_folder(folder, job, resume)
         tokenizer = Tokenizer.train([text for pair in corpus["train"] for text in (pair.source, pair.target)],
                                     kind=sizes.tokens, size=sizes.vocabulary)
         torch.manual_seed(seed)
         network = build(model, preset, len(tokenizer))
-        settings = Settings(batch_tokens=sizes.batch_tokens, average=sizes.average, seed=seed,
-                            device=device, precision=precision)
         runs = None if folder is None else Path(folder) / "checkpoints"
-        if folder is not None and PartialState().is_main_process:
+        if folder is not None and process.is_main_process:
             _note_job(Path(folder), job)
-        PartialState().wait_for_everyone()
+        process.wait_for_everyone()
         trainer = fit(network, encode_pairs(tokenizer, corpus["train"]), linear_decay(sizes.peak[model], sizes.warmup),
                       steps, minutes, encode_pairs(tokenizer, corpus["valid"]), settings, runs, resume, progress)
         origin = {"data_licence": corpus.licence, "data_citation": corpus.citation}
