@@ -122,7 +122,7 @@ class GRUCell(nn.Module):
             recurrent = F.linear(h, self.weight_hh[:cut], self.bias_hh[:cut])              # (B, 2H)
             r, z = torch.sigmoid(projected[..., :cut] + recurrent).chunk(2, dim=-1)
             n = torch.tanh(projected[..., cut:] + F.linear(r * h, self.weight_hh[cut:], self.bias_hh[cut:]))
-        return (torch.lerp(n, h, z),)                                                      # n + z (h - n)
+        return (torch.lerp(n, h.to(n.dtype), z),)                                             # n + z (h - n)
 
     def forward(self, x: Tensor, hidden: Hidden) -> Hidden:   # (B, D), ((B, H),)
         return self.update(self.project(x), hidden)
