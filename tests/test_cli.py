@@ -163,6 +163,13 @@ def test_demo_prints_the_table_and_draws(tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"alignment.png", "scoreboard.png"}
 
 
+def test_doctor_and_data_list_say_what_is_there(tmp_path):
+    done = run("doctor", TRANSFORMER_COURSE_CACHE=str(tmp_path))
+    assert done.returncode == 0 and all(word in done.stdout.decode() for word in ("torch", "CPU", "micro-hindi", str(tmp_path)))
+    listed = run("data", "list")
+    assert listed.returncode == 0 and "multi30k" in listed.stdout.decode()
+
+
 def test_debug_shows_the_traceback(model):
     done = run("translate", model, "", "--debug")
     assert done.returncode == 1 and b"Traceback" in done.stderr
