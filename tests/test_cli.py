@@ -152,6 +152,8 @@ def test_no_network_is_one_line(tmp_path):
 def test_a_wrong_option_leaves_the_folder_free(tmp_path):
     refused(run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--device", "tpu"), "tpu")
     refused(run("train", "--preset", "micro", "--steps", "x", "--out", tmp_path / "new"), "--steps")
+    refused(run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--data", "paradigms"), "valid")
+    assert not (tmp_path / "new").exists()
     done = run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--device", "cpu")
     assert done.returncode == 0, done.stderr.decode()
 

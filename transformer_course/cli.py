@@ -298,8 +298,8 @@ def demo(
     shown = [pair for pair in corpus["test"] if 6 <= len(pair.source.split()) <= 9][:4]
     answers = {name: t.translate([pair.source for pair in shown]) for name, t in translators.items()}
     for i, pair in enumerate(shown):
-        print(f"{'English':12} {pair.source}\n{'Hindi':12} {pair.target}")
-        print("\n".join(f"  {name:10} {found[i]}{'' if found[i] == pair.target else '   (differs)'}" for name, found in answers.items()) + "\n")
+        print(f"{'English':14}{pair.source}\n{'Hindi':14}{pair.target}")
+        print("\n".join(f"  {name:12}{found[i]}{'' if found[i] == pair.target else '   (differs)'}" for name, found in answers.items()) + "\n")
     print(f"where they look:  {_draw_alignment(translators, shown[0], out / 'alignment.png')}")
     print(f"the table, drawn: {save(draw_scoreboard(rows)[0], out / 'scoreboard.png')}")
 

@@ -178,7 +178,8 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         process = accelerator_for(settings)
         if process.is_main_process:                      # of several processes, only the first looks and writes
             _check_folder(folder, job, resume)
-        tokenizer = Tokenizer.train([text for pair in corpus["train"] for text in (pair.source, pair.target)],
+        pairs, valid = corpus["train"], corpus["valid"]  # read, or downloaded, before anything is written
+        tokenizer = Tokenizer.train([text for pair in pairs for text in (pair.source, pair.target)],
                                     kind=sizes.tokens, size=sizes.vocabulary)
         torch.manual_seed(seed)
         network = build(model, preset, len(tokenizer))
@@ -186,11 +187,11 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         if folder is not None and process.is_main_process:
             _note_job(Path(folder), job)
         process.wait_for_everyone()
-        trainer = fit(network, encode_pairs(tokenizer, corpus["train"]), linear_decay(sizes.peak[model], sizes.warmup),
-                      steps, minutes, encode_pairs(tokenizer, corpus["valid"]), settings, runs, resume, progress)
+        trainer = fit(network, encode_pairs(tokenizer, pairs), linear_decay(sizes.peak[model], sizes.warmup),
+                      steps, minutes, encode_pairs(tokenizer, valid), settings, runs, resume, progress)
         origin = {"data_licence": corpus.licence, "data_citation": corpus.citation}
         translator = cls(network, tokenizer, {**job, **origin, "sizes": sizes.sizes[model], "training": _record(trainer)})
-        translator.config |= _measured_on_valid(translator, corpus["valid"])
+        translator.config |= _measured_on_valid(translator, valid)
         if folder is not None and trainer.accelerator.is_main_process:
             translator.save_pretrained(folder)
         return translator
