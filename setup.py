@@ -24,7 +24,9 @@ setup(
     url=settings["git_url"],
     license="Apache-2.0",
     license_files=["LICENSE", "LICENSE-PROSE"],
-    packages=find_packages(include=["transformer_course", "transformer_course.*"]),
+    packages=[*find_packages(include=["transformer_course", "transformer_course.*"]), "transformer_course.results"],
+    package_dir={"transformer_course.results": "experiments/results"},     # records of long runs, which lessons show
+    package_data={"transformer_course.results": ["*.json"]},
     include_package_data=True,
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),

@@ -19,7 +19,8 @@ __all__ = ['NOUNS', 'NAMES', 'TOWNS', 'PRONOUNS', 'ADJECTIVES', 'LIVING', 'FEELI
            'stands_for', 'bought', 'felt', 'Sense', 'lure_place', 'lured_relative', 'decided', 'outing', 'near',
            'ambiguous', 'attributive', 'mark_ambiguous', 'stems', 'forms', 'segment', 'unsegment', 'paradigm',
            'held_out_words', 'some_person', 'composed', 'swapped', 'lengthy', 'some_distance', 'some_sentence', 'fits',
-           'safe', 'draw', 'role_pairs', 'lured', 'distances', 'generate', 'describe', 'gloss', 'running_text']
+           'safe', 'draw', 'role_pairs', 'lured', 'distances', 'generate', 'describe', 'gloss', 'running_text',
+           'focus_right']
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-4
 from dataclasses import dataclass, field, replace
@@ -1273,3 +1274,22 @@ def running_text(seed: int = 1, n: int = 1000) -> list[str]:
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
     return [s.english for s in draw(Random(seed), n, some_sentence, lambda s: safe(s) and fits(s), set())]
+
+# %% ../nbs/02a_micro_hindi.ipynb #cell-146
+def focus_right(
+    translation: str,   # Hindi words
+    pair,               # a sentence of the `distance` split, with its tags
+) -> bool:
+    """Whether a translation meets the challenge of its sentence, whatever else is wrong in it.
+
+    Raises ValueError for a sentence that is of neither kind.
+    """
+    words, tags = translation.split(), pair.tags
+    if tags.get("kind") == "ambiguous":
+        senses = next(senses for senses in AMBIGUOUS.values() if tags["sense"] in {sense.hindi for sense in senses})
+        return {sense.hindi for sense in senses if {sense.hindi, sense.hindi.removesuffix("aa") + "e"} & set(words)} == {tags["sense"]}
+    if tags.get("kind") != "subject":
+        raise ValueError(f"only sentences of the split 'distance' have a focus to judge, not one of kind {tags.get('kind')!r}")
+    target = (pair.target if hasattr(pair, "target") else pair.hindi).split()
+    verb = [target[j] for j in tags["focus"]]
+    return words[-len(verb):] == verb

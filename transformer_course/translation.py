@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
@@ -31,26 +32,38 @@ from .training import (Example, Settings, Trainer, accelerator_for, budget, fit,
 from .transformer import Transformer
 
 # %% ../nbs/25_translation.ipynb #cell-6
-MODELS = {"seq2seq": Seq2Seq, "additive": AdditiveSeq2Seq, "transformer": Transformer}
+MODELS = {                                                        # what stands before "-" names the sizes that fit
+    "seq2seq-rnn": partial(Seq2Seq, cell="rnn"),
+    "seq2seq-gru": partial(Seq2Seq, cell="gru"),
+    "seq2seq": partial(Seq2Seq, cell="lstm"),
+    "seq2seq-forward": partial(Seq2Seq, cell="lstm", reverse_source=False),
+    "additive": partial(AdditiveSeq2Seq),
+    "transformer": partial(Transformer),
+}
 
 
 @dataclass(frozen=True)
 class Preset:
     """Sizes and rates that go together."""
 
-    sizes: dict[str, dict]           # for each model, the keywords of its constructor
-    peak: dict[str, float]           # for each model, the learning rate that warm-up aims at
+    sizes: dict[str, dict]           # for each kind of model, keywords of its constructor
+    peak: dict[str, float]           # for each kind of model, or single model, the learning rate that warm-up aims at
     warmup: int                      # steps
     vocabulary: int                  # tokens, both languages together
     tokens: str = "bpe"              # kind of tokens, see lesson 01
     batch_tokens: int = 4096
     average: int = 1                 # epochs whose weights are averaged
 
+    def of(self, model: str) -> tuple[dict, float]:
+        "The keywords of a model in MODELS, its own included, and its learning rate."
+        kind = model.partition("-")[0]
+        return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
+
 
 def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float, **other) -> Preset:
-    "A Transformer and two recurrent models; the scoreboard prints how many parameters each has."
+    "A Transformer and the recurrent models; the scoreboard prints how many parameters each has."
     recurrent = {"d_model": width, "d_hidden": hidden, "dropout": dropout}
-    sizes = {"seq2seq": {**recurrent, "cell": "lstm"}, "additive": recurrent,
+    sizes = {"seq2seq": recurrent, "additive": recurrent,
              "transformer": {"d_model": width, "n_heads": heads, "n_layers": layers, "d_ff": d_ff,
                              "dropout": dropout, "norm": "pre"}}
     return Preset(sizes, {"seq2seq": 2e-3, "additive": 2e-3, "transformer": peak}, **other)
@@ -58,10 +71,10 @@ def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout
 
 PRESETS = {
     "micro": Preset(
-        {"seq2seq": {"d_model": 128, "d_hidden": 192, "cell": "lstm", "dropout": 0.1, "reverse_source": True},
+        {"seq2seq": {"d_model": 128, "d_hidden": 192, "dropout": 0.1, "reverse_source": True},
          "additive": {"d_model": 128, "d_hidden": 128, "dropout": 0.1},
          "transformer": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0, "norm": "pre"}},
-        {"seq2seq": 8e-3, "additive": 6e-3, "transformer": 5e-3}, warmup=100, vocabulary=2000, tokens="words",
+        {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "transformer": 5e-3}, warmup=100, vocabulary=2000, tokens="words",
         batch_tokens=512),
     "tiny": _preset(128, 4, 4, 256, 256, 0.2, 4e-3, warmup=700, vocabulary=8000, average=5),
     "small": _preset(256, 4, 4, 512, 512, 0.35, 2.5e-3, warmup=1500, vocabulary=8000, average=5),
@@ -86,7 +99,7 @@ def build(
 
     Raises ValueError for an unknown name.
     """
-    sizes = PRESETS[_known("preset", preset, PRESETS)].sizes[_known("model", model, MODELS)]
+    sizes, peak = PRESETS[_known("preset", preset, PRESETS)].of(_known("model", model, MODELS))
     return MODELS[model](vocabulary, vocabulary, **sizes)
 
 # %% ../nbs/25_translation.ipynb #cell-9
@@ -187,10 +200,11 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         if folder is not None and process.is_main_process:
             _note_job(Path(folder), job)
         process.wait_for_everyone()
-        trainer = fit(network, encode_pairs(tokenizer, pairs), linear_decay(sizes.peak[model], sizes.warmup),
+        keywords, peak = sizes.of(model)
+        trainer = fit(network, encode_pairs(tokenizer, pairs), linear_decay(peak, sizes.warmup),
                       steps, minutes, encode_pairs(tokenizer, valid), settings, runs, resume, progress)
         origin = {"data_licence": corpus.licence, "data_citation": corpus.citation}
-        translator = cls(network, tokenizer, {**job, **origin, "sizes": sizes.sizes[model], "training": _record(trainer)})
+        translator = cls(network, tokenizer, {**job, **origin, "sizes": keywords, "training": _record(trainer)})
         translator.config |= _measured_on_valid(translator, valid)
         if folder is not None and trainer.accelerator.is_main_process:
             translator.save_pretrained(folder)
