@@ -454,7 +454,7 @@ def model_card(config: dict) -> str:
               f"Cite: {config.get('data_citation')}.", ""]
     return "\n".join(lines)
 
-# %% ../nbs/25_translation.ipynb #cell-33
+# %% ../nbs/25_translation.ipynb #cell-46
 @dataclass(frozen=True)
 class Row:
     """One line of the scoreboard."""
@@ -498,7 +498,7 @@ def compare(
                         translator.evaluate(pairs, split, beam_size)))
     return rows, translators
 
-# %% ../nbs/25_translation.ipynb #cell-34
+# %% ../nbs/25_translation.ipynb #cell-47
 def scoreboard(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |", "|---|---|---|---|---|---|---|---|"]
