@@ -7,6 +7,7 @@ __all__ = ['attention', 'MultiHeadAttention']
 
 # %% ../nbs/20_attention.ipynb #cell-4
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from .functional import dropout as drop
 
-# %% ../nbs/20_attention.ipynb #cell-15
+# %% ../nbs/20_attention.ipynb #cell-49
 def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     "What to add to the scores: `bias` where the mask allows, a huge negative number where it does not."
     if mask is None:
@@ -36,7 +37,7 @@ def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
     "On a CPU, as long as the weights of one head stay below 256 by 256."
     return query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= 2**16
 
-# %% ../nbs/20_attention.ipynb #cell-16
+# %% ../nbs/20_attention.ipynb #cell-50
 def attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -63,7 +64,7 @@ def attention(
         return output, weights if need_weights else None
     return output * some, weights * some if need_weights else None
 
-# %% ../nbs/20_attention.ipynb #cell-25
+# %% ../nbs/20_attention.ipynb #cell-59
 class MultiHeadAttention(nn.Module):
     """Attention in several subspaces at once [Vaswani et al. 2017, §3.2.2].
 
@@ -102,10 +103,11 @@ class MultiHeadAttention(nn.Module):
         value: Tensor,                # (B, H, S, K)
         mask: Tensor | None = None,   # broadcasts to (B, H, T, S); True = may attend
         need_weights: bool = False,
+        bias: Tensor | None = None,   # broadcasts to (B, H, T, S); added to the scaled scores
     ) -> tuple[Tensor, Tensor | None]:  # (B, T, D), weights (B, H, T, S) or None
         "Attend in every head and join the answers."
         p = self.dropout if self.training else 0.0
-        heads, weights = attention(query, key, value, mask, dropout=p, need_weights=need_weights)
+        heads, weights = attention(query, key, value, mask, bias, p, need_weights)
         return self.out_proj(heads.transpose(1, 2).flatten(2)), weights
 
     def forward(
@@ -115,10 +117,16 @@ class MultiHeadAttention(nn.Module):
         value: Tensor,                # (B, S, D)
         mask: Tensor | None = None,   # broadcasts to (B, H, T, S); True = may attend
         need_weights: bool = False,
+        bias: Tensor | None = None,   # broadcasts to (B, H, T, S); added to the scaled scores
+        rotate: Callable[[Tensor], Tensor] | None = None,   # changes queries and keys, (B, H, T, K) -> the same
     ) -> tuple[Tensor, Tensor | None]:  # (B, T, D), weights (B, H, T, S) or None
+        "Project, attend in every head, join the answers."
         if query is key and key is value:
-            return self.attend(*self.project(query), mask, need_weights)
-        (q,) = self.project(query, slice(0, 1))
-        k, v = self.project(key, slice(1, 3)) if key is value else (
-            self.project(key, slice(1, 2))[0], self.project(value, slice(2, 3))[0])
-        return self.attend(q, k, v, mask, need_weights)
+            q, k, v = self.project(query)
+        else:
+            (q,) = self.project(query, slice(0, 1))
+            k, v = self.project(key, slice(1, 3)) if key is value else (
+                self.project(key, slice(1, 2))[0], self.project(value, slice(2, 3))[0])
+        if rotate is not None:
+            q, k = rotate(q), rotate(k)
+        return self.attend(q, k, v, mask, need_weights, bias)

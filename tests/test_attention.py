@@ -1,0 +1,109 @@
+"""Attention on random sizes and masks: what is hidden cannot be noticed, order alone changes nothing, and its open doors."""
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch.testing import assert_close
+
+from transformer_course import attention as module
+from transformer_course.attention import MultiHeadAttention, attention
+from transformer_course.functional import causal_mask
+
+sizes = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 6), st.integers(1, 7))   # B, H, T, S
+
+
+@pytest.fixture(params=["plain", "fused"])
+def road(request, monkeypatch):
+    monkeypatch.setattr(module, "_plain_is_faster", lambda query, key: request.param == "plain")
+
+
+def random_inputs(seed, B, H, T, S, K=4):
+    torch.manual_seed(seed)
+    return (torch.randn(B, H, n, K, requires_grad=True) for n in (T, S, S))
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@given(sizes, st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_what_a_mask_hides_is_not_noticed(plain, size, seed):
+    B, H, T, S = size
+    q, k, v = random_inputs(seed, B, H, T, S)
+    mask = torch.rand(B, 1, T, S) < 0.5
+    unseen = ~mask.any(-2)[:, :, :, None]                                    # (B, 1, S, 1) keys that nobody may look at
+    original = module._plain_is_faster
+    module._plain_is_faster = lambda query, key: plain
+    try:
+        output = attention(q, k, v, mask)[0]
+        changed = attention(q, torch.where(unseen, 50.0, k), torch.where(unseen, -50.0, v), mask)[0]
+    finally:
+        module._plain_is_faster = original
+    assert_close(output, changed)
+    grads = torch.autograd.grad(output.square().sum(), (k, v))
+    assert not any(grad.masked_select(unseen).any() or grad.isnan().any() for grad in grads)
+
+
+@given(sizes, st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_an_output_lies_within_the_values_it_may_see(size, seed):
+    q, k, v = random_inputs(seed, *size)
+    output = attention(q, k, v)[0]
+    assert (output <= v.amax(-2, keepdim=True) + 1e-5).all() and (output >= v.amin(-2, keepdim=True) - 1e-5).all()
+    assert_close(attention(q, k[:, :, :1], v[:, :, :1])[0], v[:, :, :1].expand_as(q))   # one key: its value
+
+
+@given(st.integers(2, 6), st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_without_a_mask_permuted_words_give_permuted_answers(T, seed):
+    torch.manual_seed(seed)
+    layer, x, order = MultiHeadAttention(12, 3), torch.randn(2, T, 12), torch.randperm(T)
+    y = x[:, order]
+    assert_close(layer(y, y, y)[0], layer(x, x, x)[0][:, order])
+
+
+def test_mask_bias_and_rotation_meet_in_cross_attention(road):
+    torch.manual_seed(3)
+    layer, x, memory, other = MultiHeadAttention(12, 3), torch.randn(2, 5, 12), torch.randn(2, 7, 12), torch.randn(2, 7, 12)
+    mask, bias, turn = torch.rand(2, 1, 5, 7) < 0.7, torch.randn(3, 5, 7), lambda y: y * torch.arange(1.0, 5.0)
+    mask[0, 0, 2] = False
+    (q,), (k,), (v,) = layer.project(x, slice(0, 1)), layer.project(memory, slice(1, 2)), layer.project(other, slice(2, 3))
+    scores = (turn(q) @ turn(k).mT / math.sqrt(4) + bias).masked_fill(~mask, -torch.inf)
+    weights = scores.softmax(-1).nan_to_num()
+    expected = layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
+    for need_weights in (True, False):
+        output, found = layer(x, memory, other, mask, need_weights, bias, turn)
+        assert_close(output, expected)
+        assert found is None or torch.allclose(found, weights, atol=1e-6)
+    assert_close(layer.attend(turn(q), turn(k), v, mask, bias=bias)[0], expected)
+
+
+@pytest.mark.parametrize("length", [1, 300])                                 # 300: beyond the plain road
+def test_long_and_short_causal_sentences_agree_with_pytorch(length):
+    torch.manual_seed(4)
+    q, k, v = torch.randn(3, 2, 2, length, 4).unbind(0)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    for need_weights in (True, False):
+        assert_close(attention(q, k, v, causal_mask(length), need_weights=need_weights)[0], expected)
+
+
+def test_dropout_acts_on_weights_in_training_only(road):
+    torch.manual_seed(5)
+    layer, x = MultiHeadAttention(12, 3, dropout=0.5), torch.randn(2, 6, 12)
+    assert not torch.allclose(layer(x, x, x)[0], layer(x, x, x)[0])
+    layer.eval()
+    assert_close(layer(x, x, x)[0], layer(x, x, x)[0])
+
+
+def test_bias_and_rotation_run_on_meta():
+    with torch.device("meta"):
+        layer, x = MultiHeadAttention(12, 3), torch.zeros(2, 5, 12)
+        output, weights = layer(x, x, x, causal_mask(5, "meta"), True, torch.zeros(3, 5, 5), lambda y: y.flip(-1))
+    assert output.shape == (2, 5, 12) and weights.shape == (2, 3, 5, 5) and output.device.type == "meta"
+
+
+def test_errors_name_what_was_given():
+    q = torch.zeros(1, 1, 2, 4)
+    with pytest.raises(ValueError, match="mask must be boolean"):
+        attention(q, q, q, torch.ones(2, 2))
+    with pytest.raises(ValueError, match="n_heads=5 does not divide d_model=12"):
+        MultiHeadAttention(12, 5)
