@@ -181,10 +181,10 @@ def test_compare_draws_one_table_of_one_run(tmp_path):
     picture = tmp_path / "board.png"
     before = run("compare", "--minutes", "60", "--models", "seq2seq,transformr")
     refused(before, "transformr", "transformer")
-    done = run("compare", "--steps", "2", "--split", "roles", "--models", "seq2seq,additive", "--picture", picture)
+    done = run("compare", "--steps", "2", "--split", "roles", "--models", "model1,seq2seq,additive", "--picture", picture)
     assert done.returncode == 0, done.stderr.decode()
     lines = done.stdout.decode().splitlines()
-    assert len(lines) == 4 and lines[2].startswith("| seq2seq") and lines[3].startswith("| additive")
+    assert [line.split()[1] for line in lines[2:]] == ["model1", "seq2seq", "additive"]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

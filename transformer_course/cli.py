@@ -240,7 +240,7 @@ def evaluate(
 def compare(
     data: Annotated[str, typer.Option(help="A data set of sentence pairs.")] = "micro-hindi",
     pair: Annotated[str | None, typer.Option(help="Direction, such as en-de.")] = None,
-    models: Annotated[str, typer.Option(help="Names with commas between.")] = "seq2seq,additive,transformer",
+    models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "model1,hmm,seq2seq,additive,luong-concat,transformer",
     preset: Annotated[str, typer.Option(help="micro, tiny, small, base or big.")] = "micro",
     split: Annotated[str, typer.Option(help="Where they are scored.")] = "test",
     minutes: Annotated[float | None, typer.Option(help="Of training, for each model.  [default: 1]")] = None,
@@ -252,11 +252,12 @@ def compare(
 ) -> None:
     """The scoreboard: train each model on the same data with the same budget, score all on one split."""
     from transformer_course.plots import save, use_style
-    from transformer_course.translation import compare as run, draw_scoreboard, scoreboard
+    from transformer_course.translation import ALIGNERS, MODELS, compare as run, draw_scoreboard, scoreboard
     minutes = 1.0 if minutes is None and steps is None else minutes
     if picture and picture.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"--picture must end in .png, .svg or .pdf, not {picture.name!r}")
-    rows, translators = run(data, pair, models.split(","), preset, split, steps, minutes, seed=seed, device=device)
+    names = [*ALIGNERS, *MODELS] if models == "all" else models.split(",")
+    rows, translators = run(data, pair, names, preset, split, steps, minutes, seed=seed, device=device)
     print(json.dumps([asdict(row) for row in rows], indent=1) if as_json else scoreboard(rows))
     if picture:
         use_style()
