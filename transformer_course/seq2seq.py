@@ -17,7 +17,7 @@ from .functional import Dropout, padding_mask, projected_loss
 from .rnn import Hidden, Recurrent
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/11_seq2seq.ipynb #cell-7
+# %% ../nbs/11_seq2seq.ipynb #cell-11
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: for each layer of the decoder its hidden state."""
@@ -28,7 +28,7 @@ class State:
         "The state of the chosen rows."
         return State(tuple(tuple(part.index_select(0, rows) for part in hidden) for hidden in self.hidden))
 
-# %% ../nbs/11_seq2seq.ipynb #cell-9
+# %% ../nbs/11_seq2seq.ipynb #cell-13
 def embedding_table(words: int, d_model: int) -> nn.Embedding:
     """Vectors small enough to serve as output weights; multiplied by sqrt(D) they have variance 1 as inputs."""
     for name, value in (("words", words), ("d_model", d_model)):
@@ -38,7 +38,7 @@ def embedding_table(words: int, d_model: int) -> nn.Embedding:
     nn.init.normal_(table.weight, std=d_model**-0.5)
     return table
 
-# %% ../nbs/11_seq2seq.ipynb #cell-10
+# %% ../nbs/11_seq2seq.ipynb #cell-14
 class Seq2Seq(nn.Module):
     """Encoder and decoder joined by one vector of fixed size [Sutskever et al. 2014].
 
