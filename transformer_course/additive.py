@@ -18,7 +18,7 @@ from .rnn import GRUCell, Recurrent
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/14_additive.ipynb #cell-11
+# %% ../nbs/14_additive.ipynb #cell-28
 class _AdditiveScores(torch.autograd.Function):
     "v . tanh(query + key) without keeping the (B, S, A) tanh between the forward and the backward pass."
 
@@ -36,7 +36,7 @@ class _AdditiveScores(torch.autograd.Function):
         d_key = u.square_().neg_().add_(1).mul_(v).mul_(gradient.unsqueeze(-1))
         return d_key.sum(1), d_key, d_v
 
-# %% ../nbs/14_additive.ipynb #cell-13
+# %% ../nbs/14_additive.ipynb #cell-30
 class AdditiveAttention(nn.Module):
     """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; if no position is real it finds zeros."""
 
@@ -79,7 +79,7 @@ class AdditiveAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:       # context (B, d_value), weights (B, S)
         return self.attend(query, self.project(key), value, mask)
 
-# %% ../nbs/14_additive.ipynb #cell-17
+# %% ../nbs/14_additive.ipynb #cell-34
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's state, and the source to look back at."""
@@ -93,7 +93,7 @@ class State:
         "The state of the chosen rows."
         return State(*(part.index_select(0, rows) for part in (self.hidden, self.memory, self.projected, self.mask)))
 
-# %% ../nbs/14_additive.ipynb #cell-19
+# %% ../nbs/14_additive.ipynb #cell-36
 class AdditiveSeq2Seq(nn.Module):
     """The translator that learned to align [Bahdanau et al. 2015].
 
