@@ -106,10 +106,10 @@ class Model1:
             table = _normalised(table, torch.rand(len(table.keys), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
         if not empty:
             table = _without_empty(table)
-        cells = torch.cat([p.flatten() for p in places])                                         # (C,) places in the table
+        cells = torch.cat([p.flatten() for p in places])                                         # (C,) place in the table of each meeting
         sizes = torch.tensor([[len(p), p.shape[1]] for p in places])                             # (N, 2): T and S + 1
-        widths = sizes[:, 1].repeat_interleave(sizes[:, 0])                                      # (W,) cells of each target word
-        word = torch.arange(len(widths)).repeat_interleave(widths)                               # (C,) whose cell it is
+        widths = sizes[:, 1].repeat_interleave(sizes[:, 0])                                      # (W,) meetings of each target word
+        word = torch.arange(len(widths)).repeat_interleave(widths)                               # (C,) whose meeting it is
         choices = widths if empty else widths - 1
         history = []
         for _ in range(iterations + 1):
@@ -201,20 +201,20 @@ def forward_backward(
     real, move = mask[:, :, None], (1 - empty) * jumps
     place = torch.zeros(B, size, dtype=emission.dtype)
     place[:, 0] = 1                                                                              # p(last place, words so far), scaled
-    before, reached, logp = [], [], torch.zeros(B, dtype=emission.dtype)
+    before, scales, logp = [], [], torch.zeros(B, dtype=emission.dtype)
     for j in range(T):
         before.append(place)
         stepped = (place @ move) * word[:, j] + place * nothing[:, j, None]
         scale = stepped.sum(1, keepdim=True)
         logp = logp + torch.where(mask[:, j], scale[:, 0].log(), 0)
         place = torch.where(real[:, j], stepped / scale, place)
-        reached.append(scale)
+        scales.append(scale)
     later, posterior, expected = torch.ones(B, size, dtype=emission.dtype), torch.zeros_like(emission), torch.zeros_like(jumps)
     for j in reversed(range(T)):
-        weight = torch.where(real[:, j], word[:, j] * later / reached[j], 0)                     # of arriving at i
+        weight = torch.where(real[:, j], word[:, j] * later / scales[j], 0)                     # of arriving at i
         expected += (before[j].T @ weight) * move
         posterior[:, j] = (before[j] @ move) * weight
-        stay = torch.where(real[:, j], nothing[:, j, None] / reached[j], 0) * later
+        stay = torch.where(real[:, j], nothing[:, j, None] / scales[j], 0) * later
         posterior[:, j, 0] = (before[j] * stay).sum(1)
         later = torch.where(real[:, j], weight @ move.T + stay, later)
     return posterior, expected, logp
@@ -234,7 +234,7 @@ def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
         sums = (weights[width] * there).sum(1, keepdim=True)
         taken.index_add_(0, width.flatten(), counts.flatten())
         possible.index_add_(0, width.flatten(), (there * counts.sum(1, keepdim=True) / sums).flatten())
-    new = torch.where(possible > 0, taken / possible.clamp(min=FLOOR), weights)
+    new = torch.where(possible > 0, taken / possible.clamp(min=FLOOR), FLOOR)      # else no sentence can make it
     return new / new.sum()
 
 # %% ../nbs/13_alignment.ipynb #cell-46
@@ -291,7 +291,7 @@ class HMM:
     @property
     def n_parameters(self) -> int:
         "Probabilities that are not zero."
-        return int((self.table.values > 0).sum() + (self.jumps > 0).sum()) + 1
+        return int((self.table.values > 0).sum() + (self.jumps > FLOOR).sum()) + 1
 
     def align(self, pairs: Sequence[Sentences]) -> list[Links]:
         "The likeliest alignment of each pair, by Viterbi's algorithm."
@@ -318,13 +318,13 @@ class HMM:
         emission, mask = _emissions([t])
         return forward_backward(emission, _jumps(self.jumps, len(source)), self.empty, mask)[2].item()
 
-# %% ../nbs/13_alignment.ipynb #cell-72
+# %% ../nbs/13_alignment.ipynb #cell-74
 def symmetrise(
     forward: Links,             # from a model of target given source
     backward: Links,            # from one of source given target, turned round: (source word, target word)
     method: str = "grow-diag-final-and",   # or "intersection", "union", "grow-diag"
 ) -> Links:
-    """Join the alignments of two directions [Och & Ney 2003; Koehn et al. 2003]. Raises ValueError for an unknown method."""
+    """Join the alignments of two directions [Och & Ney 2003; Koehn et al. 2005]. Raises ValueError for an unknown method."""
     known = ("intersection", "union", "grow-diag", "grow-diag-final-and")
     if method not in known:
         raise ValueError(f"method must be one of {', '.join(known)}, not {method!r}")
