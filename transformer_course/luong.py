@@ -21,7 +21,7 @@ from .text import BOS, EOS, PAD
 
 # %% ../nbs/15_luong.ipynb #cell-11
 class DotScore(nn.Module):
-    """Score h . h' [Luong et al. 2015, eq. 7]: nothing to learn, so both must have one size. Raises ValueError."""
+    """Score h . h' [Luong et al. 2015, §3.1]: nothing to learn, so both must have one size. Raises ValueError."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class DotScore(nn.Module):
 
 # %% ../nbs/15_luong.ipynb #cell-12
 class GeneralScore(nn.Module):
-    """Score h . W h' [Luong et al. 2015, eq. 7]: W turns an annotation into what the decoder asks for."""
+    """Score h . W h' [Luong et al. 2015, §3.1]: W turns an annotation into what the decoder asks for."""
 
     def __init__(self, d_query: int, d_key: int):
         super().__init__()
@@ -56,7 +56,7 @@ class GeneralScore(nn.Module):
 
 # %% ../nbs/15_luong.ipynb #cell-13
 class ConcatScore(nn.Module):
-    """Score v . tanh(W [h; h']) [Luong et al. 2015, eq. 7]."""
+    """Score v . tanh(W [h; h']) [Luong et al. 2015, §3.1]."""
 
     def __init__(
         self,
