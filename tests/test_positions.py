@@ -1,0 +1,90 @@
+"""Positions, as installed: properties over many sizes, the meta device, cached steps."""
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from transformer_course.positions import Learned, Relative, Rotary, Sinusoidal, alibi, alibi_slopes, sinusoids
+
+few = settings(max_examples=30, deadline=None)
+
+
+@few
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 500), st.integers(1, 6))
+def test_rotary_scores_depend_on_the_difference_only(i, j, shift, half):
+    rotary = Rotary(2 * half).double()
+    q, k = torch.randn(2, 3, 1, 2 * half, dtype=torch.float64), torch.randn(2, 3, 1, 2 * half, dtype=torch.float64)
+    score = lambda a, b: (rotary(q, start=a) * rotary(k, start=b)).sum(-1)
+    assert_close(score(i + shift, j + shift), score(i, j), atol=1e-3, rtol=1e-3)
+    assert_close(rotary(q, start=i).norm(dim=-1), q.norm(dim=-1), atol=1e-5, rtol=1e-5)
+
+
+@few
+@given(st.integers(1, 70))
+def test_alibi_has_a_slope_for_each_head(n_heads):
+    slopes = alibi_slopes(n_heads)
+    assert len(slopes) == len(set(slopes)) == n_heads and all(0 < slope < 1 for slope in slopes)
+    power = 2 ** (n_heads.bit_length() - 1)
+    assert slopes[:power] == alibi_slopes(power)
+    assert set(slopes[power:]) <= set(alibi_slopes(2 * power)) - set(alibi_slopes(power))
+    if power == n_heads:
+        ratios = [b / a for a, b in zip(slopes, slopes[1:])]
+        assert all(ratio == pytest.approx(slopes[0]) for ratio in ratios)
+
+
+@few
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 6), st.integers(0, 12))
+def test_relative_is_its_loop(T, S, clip, start):
+    relative, q = Relative(4, clip=clip), torch.randn(2, 3, T, 4)
+    bias = relative(q, S, start)
+    assert bias.shape == (2, 3, T, S)
+    for i in range(T):
+        for j in range(S):
+            distance = max(-clip, min(clip, j - start - i))
+            assert_close(bias[:, :, i, j], q[:, :, i] @ relative.table[distance + clip] / 2)
+
+
+def test_one_position_at_a_time_is_all_at_once():
+    """What a cached decoder asks for: one query at `start`, the keys before it."""
+    x, rotary, relative = torch.randn(2, 3, 7, 4), Rotary(4), Relative(4, clip=2)
+    whole, tent = relative(x, 7), alibi(3, 7, 7)
+    for t in range(7):
+        one = x[:, :, t:t + 1]
+        assert_close(rotary(one, start=t), rotary(x)[:, :, t:t + 1])
+        assert_close(relative(one, t + 1, start=t), whole[:, :, t:t + 1, :t + 1])
+        assert_close(alibi(3, 1, t + 1, start=t), tent[:, t:t + 1, :t + 1])
+
+
+def test_relative_gradient_reaches_the_table():
+    relative = Relative(4, clip=1)
+    relative(torch.randn(1, 2, 5, 4), 5).square().sum().backward()
+    assert relative.table.grad.abs().amin() > 0
+
+
+def test_rotary_knows_left_from_right_and_alibi_does_not():
+    q = torch.randn(1, 1, 1, 6)
+    rotary, there = Rotary(6), Rotary(6)(q, start=5)
+    k = torch.randn(1, 1, 1, 6)
+    assert not torch.allclose((there * rotary(k, start=3)).sum(), (there * rotary(k, start=7)).sum(), atol=1e-3)
+    assert_close(alibi(3, 7, 7), alibi(3, 7, 7).transpose(1, 2))
+
+
+def test_they_follow_the_device():
+    with torch.device("meta"):
+        q = torch.empty(2, 3, 5, 4)
+        assert Rotary(4)(q, start=2000).device.type == "meta"
+        assert Relative(4)(q, 9).shape == (2, 3, 5, 9)
+        assert Sinusoidal(6)(3, 4).shape == (4, 6)
+        assert Learned(6)(3, 4).shape == (4, 6)
+    assert alibi(3, 5, 7, device="meta").device.type == "meta"
+
+
+def test_half_precision_stays():
+    assert Rotary(4)(torch.randn(2, 3, 5, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_faults_name_the_argument():
+    for call, text in ((lambda: alibi_slopes(0), "n_heads"), (lambda: Rotary(5), "even"), (lambda: sinusoids(torch.arange(2), 3), "even")):
+        with pytest.raises(ValueError, match=text):
+            call()
