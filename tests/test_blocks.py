@@ -1,0 +1,50 @@
+"""Feed-forward and residual on random sizes: what a position may know, and what the road carries."""
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch.testing import assert_close
+
+from transformer_course.blocks import FeedForward, Residual
+
+sizes = st.tuples(st.integers(1, 3), st.integers(1, 7), st.integers(2, 9), st.integers(1, 11))   # B, T, D, F
+
+
+@given(sizes, st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_feed_forward_knows_its_own_position_only(size, seed):
+    B, T, D, F = size
+    torch.manual_seed(seed)
+    net, x, order = FeedForward(D, F), torch.randn(B, T, D, requires_grad=True), torch.randperm(T)
+    assert_close(net(x)[:, order], net(x[:, order]))
+    gradient = torch.autograd.grad(net(x)[:, -1].sum(), x)[0]
+    assert not gradient[:, :-1].any()
+
+
+@given(sizes, st.sampled_from(["pre", "post"]), st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_a_silent_sublayer_leaves_the_road(size, norm, seed):
+    B, T, D, _ = size
+    torch.manual_seed(seed)
+    block, x, sent = Residual(D, dropout=0.0, norm=norm), torch.randn(B, T, D, requires_grad=True), torch.randn(B, T, D)
+    y = block(x, torch.zeros_like)
+    assert_close(y, x if norm == "pre" else torch.nn.functional.layer_norm(x, (D,)))
+    arrived = torch.autograd.grad(y, x, sent)[0]
+    if norm == "pre":
+        assert_close(arrived, sent)                                  # the free road: a gradient travels unchanged
+    else:
+        assert_close(arrived.sum(-1), torch.zeros(B, T), atol=1e-3, rtol=0)   # a norm stands on it
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_dropout_acts_on_the_sublayer_and_in_training_only(norm):
+    torch.manual_seed(1)
+    block, x = Residual(64, dropout=0.5, norm=norm), torch.randn(2, 5, 64)
+    assert not torch.equal(block(x, torch.tanh), block(x, torch.tanh))
+    block.eval()
+    assert torch.equal(block(x, torch.tanh), block(x, torch.tanh))
+
+
+@pytest.mark.parametrize("norm", ["middle", "", None, "Pre"])
+def test_an_unknown_place_of_the_norm_is_named(norm):
+    with pytest.raises(ValueError, match='must be "post" or "pre"'):
+        Residual(6, norm=norm)
