@@ -52,6 +52,24 @@ def test_later_words_and_padding_reach_nothing(options, seed, place):
     assert_close(model.loss(src, tgt), model.loss(wider, torch.nn.functional.pad(tgt, (0, 2))))
 
 
+def test_shapes_are_right_without_any_numbers():
+    with torch.device("meta"):
+        model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=(1, 2), d_ff=7)
+        src, tgt = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
+        logits, state = model.step(model.start(src), tgt[:, 0])
+        assert model(src, tgt).shape == (2, 7, 13) and model.loss(src, tgt).shape == () and logits.shape == (2, 13)
+        assert len(state.past) == 2 and state.past[0][0].shape == (2, 3, 1, 4) and state.position == 1
+
+
+def test_a_source_of_nothing_but_padding_gives_finite_numbers_and_gradients():
+    model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7, dropout=0.0)
+    src, tgt = batch(1)
+    src[0] = 0
+    loss = model.loss(src, tgt)
+    loss.backward()
+    assert loss.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
 @given(st.integers(0, 10**6))
 @settings(max_examples=20)
 def test_a_row_that_may_attend_to_nothing_is_zero_without_gradient(seed):
