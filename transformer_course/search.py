@@ -110,7 +110,7 @@ def sample(
     src: Tensor,                 # (B, S) token ids
     max_len: int,                # longest hypothesis, EOS included
     temperature: float = 1.0,    # below 1: bolder for likely words; above 1: flatter
-    top_k: int | None = None,    # draw among the k likeliest words only [Fan et al. 2018, §5.1]
+    top_k: int | None = None,    # draw among the k likeliest words only [Fan et al. 2018]
     generator: torch.Generator | None = None,   # of random numbers, on the model's device
     min_len: int = 0,            # shortest hypothesis, EOS included
 ) -> Hypotheses:                 # scores are log p under the model, whatever the temperature
