@@ -37,13 +37,15 @@ lab: $(VENV)/.everything
 setup: $(VENV)/.everything
 
 test: $(VENV)/.everything
-	@echo '== 1/4 notebooks and package in step'
+	@echo '== 1/5 notebooks and package in step'
 	@$(BIN)/python tests/notebooks.py check
-	@echo '== 2/4 notebooks, stored outputs compared'
+	@echo '== 2/5 notebooks, stored outputs compared'
 	@$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout 300 nbs
-	@echo '== 3/4 tests, the wheel in a clean environment among them'
+	@echo '== 3/5 tests, the wheel in a clean environment among them'
 	@$(PYTEST) tests
-	@echo '== 4/4 ten exported functions broken one at a time; each must be noticed'
+	@echo '== 4/5 exercises: solutions pass, mistakes get their names'
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/prove.py --jobs $(JOBS)
+	@echo '== 5/5 ten exported functions broken one at a time; each must be noticed'
 	@$(BIN)/python tests/mutate.py --count 10 --seed $(SEED) --jobs $(JOBS)
 
 # A stamp is touched last, so that an interrupted set-up starts again where it was.

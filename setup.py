@@ -12,6 +12,10 @@ settings = config["DEFAULT"]
 lab = settings["lab_requirements"].split()
 dev = settings["dev_requirements"].split()
 
+carried = {"transformer_course.results": ("experiments/results", "*.json"),     # records of long runs, which lessons show
+           "transformer_course.lessons": ("nbs", "*.ipynb"),                    # what `transformer-course start` copies
+           "transformer_course.exercises": ("nbs/exercises", "*.ipynb")}        # with solutions; the checker reads them
+
 setup(
     name=settings["lib_name"],
     version=settings["version"],
@@ -24,9 +28,9 @@ setup(
     url=settings["git_url"],
     license="Apache-2.0",
     license_files=["LICENSE", "LICENSE-PROSE"],
-    packages=[*find_packages(include=["transformer_course", "transformer_course.*"]), "transformer_course.results"],
-    package_dir={"transformer_course.results": "experiments/results"},     # records of long runs, which lessons show
-    package_data={"transformer_course.results": ["*.json"]},
+    packages=[*find_packages(include=["transformer_course", "transformer_course.*"]), *carried],
+    package_dir={package: folder for package, (folder, pattern) in carried.items()},
+    package_data={package: [pattern] for package, (folder, pattern) in carried.items()},
     include_package_data=True,
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),

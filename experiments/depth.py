@@ -10,6 +10,8 @@ the parts together. The record also holds depth 12, where warm-up decides about 
 
     python experiments/depth.py --only post-norm --depths 12 --warmups 0 50 100
     python experiments/depth.py --only pre-norm --depths 12 --warmups 0 50
+
+Two variants leave the feed-forward networks out of every layer.
 """
 import argparse
 import json
@@ -29,6 +31,8 @@ WRAPS = {"neither": lambda x, f, norm: f(x),
          "residual alone": lambda x, f, norm: x + f(x),
          "post-norm": lambda x, f, norm: norm(x + f(x)),
          "pre-norm": lambda x, f, norm: x + f(norm(x))}
+ATTENTION_ONLY = " without feed-forward"                 # stands behind a variant's name
+VARIANTS = [*WRAPS, "post-norm" + ATTENTION_ONLY, "pre-norm" + ATTENTION_ONLY]
 
 
 class Stack(nn.Module):
@@ -36,12 +40,13 @@ class Stack(nn.Module):
 
     def __init__(self, variant, depth):
         super().__init__()
-        self.wrap = WRAPS[variant]
+        name = variant.removesuffix(ATTENTION_ONLY)
+        self.wrap, self.thinks = WRAPS[name], name == variant
         self.digit, self.place = nn.Embedding(DIGITS, D), nn.Embedding(LENGTH, D)
         self.attend = nn.ModuleList(MultiHeadAttention(D, HEADS) for layer in range(depth))
         self.think = nn.ModuleList(FeedForward(D, FF) for layer in range(depth))
         self.norms = nn.ModuleList(nn.LayerNorm(D) for sublayer in range(2 * depth))
-        self.last = nn.LayerNorm(D) if variant == "pre-norm" else nn.Identity()
+        self.last = nn.LayerNorm(D) if name == "pre-norm" else nn.Identity()
         self.answer = nn.Linear(D, DIGITS)
         for parameter in [*self.attend.parameters(), *self.think.parameters()]:
             if parameter.dim() == 2:
@@ -51,7 +56,7 @@ class Stack(nn.Module):
         x = self.digit(row) + self.place.weight                      # (B, T, D)
         for layer, (attend, think) in enumerate(zip(self.attend, self.think)):
             x = self.wrap(x, lambda y: attend(y, y, y)[0], self.norms[2 * layer])
-            x = self.wrap(x, think, self.norms[2 * layer + 1])
+            x = self.wrap(x, think, self.norms[2 * layer + 1]) if self.thinks else x
         return self.answer(self.last(x))
 
 
@@ -81,9 +86,9 @@ def train(variant, depth, rate, warmup, seed, steps, B=48):
 
 
 def cells(only, depths, warmups):
-    """What to train, shallow first: every variant with warm-up, and those with a residual without, too."""
-    return [(variant, warmup, depth) for depth in depths for variant in WRAPS for warmup in warmups
-            if variant in only and (warmup or variant not in ("neither", "norm alone"))]
+    """What to train, shallow first: every variant with warm-up, and those with a residual without, too (if whole)."""
+    return [(variant, warmup, depth) for depth in depths for variant in VARIANTS for warmup in warmups
+            if variant in only and (warmup or variant in ("residual alone", "post-norm", "pre-norm"))]
 
 
 def join():
@@ -91,7 +96,7 @@ def join():
     parts = sorted(RESULTS.glob("depth_*.json"))
     records = [json.loads(path.read_text(encoding="utf-8")) for path in parts]
     runs = sorted((run for record in records for run in record["runs"]),
-                  key=lambda r: (list(WRAPS).index(r["variant"]), -r["warmup"], r["depth"], r["steps"], r["rate"], r["seed"]))
+                  key=lambda r: (VARIANTS.index(r["variant"]), -r["warmup"], r["depth"], r["steps"], r["rate"], r["seed"]))
     print(write("depth", {**records[0], "runs": runs}))
     for path in parts:
         path.unlink()
@@ -99,7 +104,7 @@ def join():
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=list(WRAPS), choices=list(WRAPS))
+    parser.add_argument("--only", nargs="+", default=VARIANTS, choices=VARIANTS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--depths", nargs="+", type=int, default=[1, 2, 4, 8, 16])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.001, 0.003])

@@ -5,7 +5,7 @@
 Writes results/micro_hindi.json after each run, and goes on where an earlier call stopped: a model and seed that
 are in the record already are not trained again (`--again NAME` trains one anew). Preset and rates were chosen on `valid`; the other
 splits are only scored. One thread a process; name some models to share the work between processes:
-each process then writes results/micro_hindi_PART.json, and `--join` puts the parts together.
+each process then writes results/micro_hindi_PART.json, and `--join` adds the parts to the record.
 """
 import argparse
 import json
@@ -66,10 +66,10 @@ def run(model, seed, steps, corpus):
 
 
 def join():
-    """Put the parts together into results/micro_hindi.json, models in the order of the scoreboard."""
+    """Add the parts to results/micro_hindi.json, models in the order of the scoreboard."""
     parts = sorted(RESULTS.glob("micro_hindi_*.json"))
     whole = {}
-    for path in parts:
+    for path in [*RESULTS.glob("micro_hindi.json"), *parts]:
         part = json.loads(path.read_text(encoding="utf-8"))
         models = whole.setdefault("models", {})
         whole = {**part, "models": models}

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformer_course.attention import MultiHeadAttention
 from transformer_course.corpora import load
 from transformer_course.functional import causal_mask
-from transformer_course.positions import Learned, Relative, Rotary, Sinusoidal, alibi
+from transformer_course.positions import ALiBi, InAttention, Learned, Relative, Rotary, Sinusoidal
 
 SCHEMES = ("none", "sinusoidal", "learned", "relative", "rotary", "alibi")
 D, HEADS, LAYERS, TRAINED, TESTED, BLOCK, CHUNKS = 48, 4, 2, 32, 128, 16, 60
@@ -27,22 +27,16 @@ class Layer(nn.Module):
 
     def __init__(self, scheme):
         super().__init__()
-        self.scheme, self.attention = scheme, MultiHeadAttention(D, HEADS)
+        self.attention = MultiHeadAttention(D, HEADS)
         self.norms = nn.ModuleList([nn.LayerNorm(D), nn.LayerNorm(D)])
         self.inner = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
-        makers = {"relative": lambda: Relative(D // HEADS, clip=8), "rotary": lambda: Rotary(D // HEADS)}
-        self.place = makers[scheme]() if scheme in makers else None
+        makers = {"relative": lambda: Relative(D // HEADS, clip=8), "rotary": lambda: Rotary(D // HEADS), "alibi": lambda: ALiBi(HEADS)}
+        self.places = makers.get(scheme, InAttention)()
 
     def forward(self, x):                                            # (B, T, D)
-        T, bias = x.shape[1], None
         q, k, v = self.attention.project(self.norms[0](x))
-        if self.scheme == "rotary":
-            q, k = self.place(q), self.place(k)
-        elif self.scheme == "relative":
-            bias = self.place(q, T)
-        elif self.scheme == "alibi":
-            bias = alibi(HEADS, T, T)
-        x = x + self.attention.attend(q, k, v, causal_mask(T), bias=bias)[0]
+        q, k = self.places.turn(q), self.places.turn(k)
+        x = x + self.attention.attend(q, k, v, causal_mask(x.shape[1]), bias=self.places.bias(q, x.shape[1]))[0]
         return x + self.inner(self.norms[1](x))
 
 

@@ -30,7 +30,7 @@ def test_translators(name):
         assert model.alignment(src, tgt).shape == (B, T - 1, S)
 
 
-@pytest.mark.parametrize("options", [{"norm": "pre"}, {"positions": "learned"}, {"tied": False}, {"n_layers": (1, 2)},
+@pytest.mark.parametrize("options", [{"norm": "pre"}, *({"positions": kind} for kind in positions.POSITIONS), {"tied": False}, {"n_layers": (1, 2)},
                                      {"attention_dropout": 0.1, "ff_dropout": 0.1}])
 def test_transformer_variants(options):
     with META:

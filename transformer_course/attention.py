@@ -54,10 +54,10 @@ def attention(
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"attention: mask must be boolean (True = may attend), not {mask.dtype}")
     some = None if mask is None else mask.any(-1, keepdim=True)   # (..., T, 1) rows that may attend at all
+    allowed = None if mask is None else mask | ~some              # no softmax ever meets an empty row
     if need_weights or _plain_is_faster(query, key):
-        output, weights = _plain_attention(query, key, value, _additive(mask, bias, query.dtype), dropout)
+        output, weights = _plain_attention(query, key, value, _additive(allowed, bias, query.dtype), dropout)
     else:
-        allowed = None if mask is None else mask | ~some          # no kernel ever meets an empty row
         fused = allowed if bias is None else _additive(allowed, bias, query.dtype)
         output, weights = F.scaled_dot_product_attention(query, key, value, fused, dropout), None
     if some is None:

@@ -32,7 +32,7 @@ class FeedForward(nn.Module):
 
 # %% ../nbs/22_blocks.ipynb #cell-44
 class Residual(nn.Module):
-    """Add & norm around any sublayer, before it or after it [Vaswani et al. 2017, §3.1; Xiong et al. 2020].
+    """Add & norm around any sublayer, before it or after it [Vaswani et al. 2017, §3.1 and §5.4; Xiong et al. 2020].
 
     Raises ValueError if norm is neither "post" nor "pre".
     """

@@ -4,17 +4,20 @@
 
 # %% auto #0
 __all__ = ['app', 'data_app', 'Folder', 'Device', 'Beam', 'PACKAGES', 'one_line', 'main', 'data_list', 'data_fetch',
-           'data_verify', 'train', 'translate', 'evaluate', 'compare', 'demo', 'doctor']
+           'data_verify', 'train', 'translate', 'evaluate', 'compare', 'demo', 'doctor', 'start', 'lab', 'check',
+           'progress']
 
 # %% ../nbs/91_cli.ipynb #cell-4
 import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -352,5 +355,70 @@ def doctor() -> None:
         print(f"- {line}")
 
 # %% ../nbs/91_cli.ipynb #cell-26
+@app.command()
+def start(folder: Annotated[Path, typer.Argument(help="A new folder, or one that was started before.")]) -> None:
+    """Copy lessons and exercises into a folder to learn in; nothing in it is overwritten."""
+    from transformer_course.course import start as run
+    print(run(folder))
+    print(f"next: transformer-course lab {folder}")
+
+
+@app.command()
+def lab(
+    folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path("."),
+    port: Annotated[int, typer.Option(help="Where JupyterLab listens.")] = 8888,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+) -> None:
+    """Open JupyterLab in a folder to learn in."""
+    from transformer_course.checking import course_folder
+    found = course_folder(folder)
+    if found is None:
+        raise ValueError(f"{folder} is no course folder: make one with `transformer-course start FOLDER`")
+    if find_spec("jupyterlab") is None:
+        raise ValueError('JupyterLab is not installed: pip install "transformer-course[lab]"')
+    words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port), *([] if browser else ["--no-browser"])]
+    raise SystemExit(subprocess.run(words, cwd=found).returncode)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path("."),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a result for each exercise as JSON.")] = False,
+) -> None:
+    """Run and check all exercises of a folder, and say what is wrong and why."""
+    from transformer_course.course import check_folder
+    reports = check_folder(folder)
+    passed = sum(report.status == "passed" for report in reports)
+    if as_json:
+        print(json.dumps({"passed": passed, "of": len(reports), "exercises": [asdict(report) for report in reports]}, indent=1))
+        return
+    for report in reports:
+        if report.status in ("wrong", "error"):
+            print(report)
+    print(f"{passed} of {len(reports)} exercises passed, {sum(r.status == 'not attempted' for r in reports)} not attempted")
+
+
+@app.command()
+def progress(folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path(".")) -> None:
+    """Show which lessons and exercises are done."""
+    from transformer_course.checking import COLOURS, MARKS, PROGRESS, course_folder, progress as run
+    from transformer_course.course import check_folder
+    try:
+        found = run(folder)
+    except ValueError as problem:
+        print(f"{problem}: checking all exercises anew", file=sys.stderr)
+        (course_folder(folder) / PROGRESS).unlink()
+        check_folder(folder)
+        found = run(folder)
+    table = Table("lesson", "done", "exercises", title="Progress")
+    for lesson, states in found.states.items():
+        marks = " ".join(f"[{COLOURS[status]}]{MARKS[status]}[/]" for status in states.values())
+        table.add_row(lesson, f"{sum(status == 'passed' for status in states.values())} of {len(states)}", marks)
+    console = Console()
+    console.print(table)
+    console.print("  ".join(f"[{COLOURS[status]}]{mark}[/] {status}" for status, mark in MARKS.items()))
+    print(repr(found).splitlines()[-1])
+
+# %% ../nbs/91_cli.ipynb #cell-29
 if __name__ == "__main__" and "__file__" in globals():
     main()

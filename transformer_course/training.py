@@ -143,7 +143,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     Raises OSError with the file's name, on a full disk for example; what was half written is removed.
     """
     path = Path(path)
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")     # two processes must not share it
     try:
         with open(part, "wb") as file:
             file.write(content)

@@ -35,7 +35,7 @@ from .training import (Example, Settings, Trainer, accelerator_for, budget, fit,
 from .transformer import Transformer
 
 # %% ../nbs/25_translation.ipynb #cell-6
-MODELS = {                                                        # what stands before "-" names the sizes that fit
+MODELS = {                                                        # "luong-dot" takes the preset's sizes for "luong"
     "seq2seq-rnn": partial(Seq2Seq, cell="rnn"),
     "seq2seq-gru": partial(Seq2Seq, cell="gru"),
     "seq2seq": partial(Seq2Seq, cell="lstm"),
@@ -48,6 +48,12 @@ MODELS = {                                                        # what stands 
     "luong-local-p": partial(LuongSeq2Seq, score="general", attention="local-p"),
     "luong-no-feeding": partial(LuongSeq2Seq, score="general", input_feeding=False),
     "transformer": partial(Transformer),
+    "transformer-post": partial(Transformer, norm="post"),
+    "transformer-learned": partial(Transformer, positions="learned"),
+    "transformer-relative": partial(Transformer, positions="relative"),
+    "transformer-rotary": partial(Transformer, positions="rotary"),
+    "transformer-alibi": partial(Transformer, positions="alibi"),
+    "transformer-none": partial(Transformer, positions="none"),
 }
 
 
@@ -465,7 +471,7 @@ def model_card(config: dict) -> str:
               f"Cite: {config.get('data_citation')}.", ""]
     return "\n".join(lines)
 
-# %% ../nbs/25_translation.ipynb #cell-46
+# %% ../nbs/25_translation.ipynb #cell-55
 @dataclass(frozen=True)
 class Row:
     """One line of the scoreboard."""
@@ -532,7 +538,7 @@ def compare(
         rows.append(_translator(translators[model], pairs, split, beam_size))
     return rows, translators
 
-# %% ../nbs/25_translation.ipynb #cell-47
+# %% ../nbs/25_translation.ipynb #cell-56
 def scoreboard(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |", "|---|---|---|---|---|---|---|---|"]

@@ -1,0 +1,184 @@
+"""What learners hand to the checker, and what they do to their folder."""
+import json
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from transformer_course import checking, course
+from transformer_course.checking import Report, all_exercises, check, diagnose, difference, hint, note, progress, read_progress, solution
+from transformer_course.cli import main
+
+EXERCISES = list(all_exercises().values())
+
+
+class Evil:
+    """A result that resists being looked at."""
+
+    def __eq__(self, other):
+        raise RuntimeError("do not compare me")
+
+    def __repr__(self):
+        raise RuntimeError("do not show me")
+
+    __hash__ = None
+
+
+nasty = {"none": None, "a number": 3.5, "a string": "b", "empty": (), "a list": [None, [1]], "a dict": {"a": 1}, "an object": Evil(),
+         "a scalar": torch.tensor(1.0), "an empty tensor": torch.empty(0), "a bool": torch.tensor([True]), "nan": torch.full((2, 3), torch.nan),
+         "complex": torch.ones(2, dtype=torch.complex64), "sparse": torch.eye(3).to_sparse(), "meta": torch.empty(2, device="meta"),
+         "nested": (torch.ones(2), [torch.ones(3)], None), "huge": torch.ones(300, 300), "a class": Evil, "a generator": (i for i in range(3))}
+
+
+@pytest.mark.parametrize("kind", nasty)
+def test_no_result_hurts_the_checker(kind):
+    for exercise in EXERCISES[::6]:
+        report = diagnose(lambda *args: nasty[kind], exercise)
+        assert report.status in ("wrong", "error") and report.reason and "\n" not in report.reason
+        assert repr(report) and report._repr_html_().count("<div") == 1
+
+
+@pytest.mark.parametrize("kind", nasty)
+def test_check_takes_anything(kind):
+    report = check(nasty[kind])
+    assert report.status == "error" and report.reason
+
+
+def test_wrong_signatures_and_deep_recursion():
+    exercise = all_exercises()["scaled_attention"]
+
+    def deep(*args):
+        return deep(*args)
+
+    assert "RecursionError" in diagnose(deep, exercise).reason
+    assert "TypeError" in diagnose(lambda: 1, exercise).reason
+    assert diagnose(print, exercise).status == "wrong"
+
+
+def test_an_endless_loop_leaves_no_thread_and_the_notebook_alive(monkeypatch):
+    ready = checking._ready(all_exercises()["mended_mask"])
+    monkeypatch.setattr(checking, "_ready", lambda exercise: checking.Ready(**{**vars(ready), "seconds": 0.2}))
+    before, began = threading.active_count(), time.monotonic()
+
+    def endless(*args):
+        while True:
+            pass
+
+    report = diagnose(endless, all_exercises()["mended_mask"])
+    assert report.status == "error" and "endless" in report.reason and time.monotonic() - began < 30
+    assert threading.active_count() == before
+
+
+def test_random_states_and_arguments_are_left_alone():
+    import numpy
+    exercise = all_exercises()["scaled_attention"]
+
+    def wild(query, key, value, mask=None):
+        torch.manual_seed(0), random.seed(0), numpy.random.seed(0), torch.set_default_dtype(torch.float64)
+        query.zero_()
+        return query, query
+
+    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].copy()
+    assert diagnose(wild, exercise).status == "wrong"
+    assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
+    assert (numpy.random.get_state()[1] == states[2]).all() and torch.get_default_dtype() == torch.float32
+    once, twice = (diagnose(wild, exercise) for time in range(2))
+    assert once == twice
+
+
+values = st.recursive(st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=2),
+                      lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=1), inner, max_size=2), max_leaves=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(values, values)
+def test_difference_is_none_for_equals_and_a_line_otherwise(one, other):
+    assert difference(one, one) is None
+    found = difference(one, other)
+    assert found is None or "\n" not in found
+    if type(one) is type(other) is str and one != other:
+        assert found
+
+
+def test_hints_and_solution_unfold():
+    with pytest.raises(ValueError, match="no exercise"):
+        hint(1, "nonsense")
+    first, all_of_them = hint(1, "scaled_attention"), hint(9, "scaled_attention")
+    assert first.count("\n") < all_of_them.count("\n") and all_of_them.startswith(first.splitlines()[0])
+    one, two = solution("scaled_attention"), solution("scaled_attention")
+    assert one.splitlines()[-1] != two.splitlines()[-1] and "SOLUTION" not in two
+    assert "weights @ value" in solution("scaled_attention", lines=99) and "…" not in solution("scaled_attention", lines=99)
+
+
+def report(name="scaled_attention", status="passed"):
+    return Report(name, status, number="20.1", lesson="20_attention")
+
+
+def test_progress_is_whole_or_put_aside(tmp_path, capsys):
+    with pytest.raises(FileNotFoundError, match="start FOLDER"):
+        progress(tmp_path)
+    course.start(tmp_path / "here")
+    folder = tmp_path / "here"
+    note([report()], folder / "exercises")
+    assert read_progress(folder)["scaled_attention"]["status"] == "passed"
+    assert repr(progress(folder)).splitlines()[-1].startswith("1 of ") and "<table>" in progress(folder)._repr_html_()
+    for damage in (b"", b"{", b"[]", b'{"exercises": {"a": 1}}', b"\xff\xfe", b'{"exercises": {"a": {"status": "passed"}}}'):
+        (folder / "progress.json").write_bytes(damage)
+        with pytest.raises(ValueError, match="damaged"):
+            read_progress(folder)
+        note([report(status="wrong")], folder)
+        assert (folder / "progress.json.damaged").read_bytes() == damage and read_progress(folder)["scaled_attention"]["checks"] == 1
+        assert "put aside" in capsys.readouterr().out
+
+
+def test_damaged_progress_is_rebuilt_by_the_command(tmp_path, capsys):
+    folder = tmp_path / "here"
+    course.start(folder)
+    for path in (folder / "exercises").glob("*.ipynb"):
+        if not path.name.startswith("20"):
+            path.unlink()
+    (folder / "progress.json").write_bytes(b"{")
+    with pytest.raises(SystemExit) as ended:
+        main(["progress", str(folder)])
+    shown = capsys.readouterr()
+    assert ended.value.code == 0 and "anew" in shown.err and shown.out.splitlines()[-1].startswith("0 of ")
+    assert read_progress(folder)["scaled_attention"]["status"] == "not attempted"
+
+
+def test_many_checks_at_once_leave_a_whole_file(tmp_path):
+    course.start(tmp_path / "here")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: note([report(f"exercise {i}")], tmp_path / "here"), range(40)))
+    assert read_progress(tmp_path / "here")
+
+
+def test_two_of_one_name_and_missing_parts_are_refused(monkeypatch):
+    notebook = checking.author_notebooks()["20_attention"]
+    monkeypatch.setattr(checking, "author_notebooks", lambda: {"20_attention": notebook, "20_again": notebook})
+    with pytest.raises(ValueError, match="two exercises"):
+        checking.all_exercises.__wrapped__()
+    for tag, text in (("checks", "no cell with the tag 'checks'"), ("exercise", "checks without a heading")):
+        cells = [cell for cell in notebook["cells"] if tag not in cell["metadata"].get("tags", [])]
+        with pytest.raises(ValueError, match=text):
+            checking.read_exercises({"cells": cells}, "20_attention")
+
+
+def test_json_gives_a_result_an_exercise(tmp_path, capsys):
+    folder = tmp_path / "here"
+    course.start(folder)
+    for path in (folder / "exercises").glob("*.ipynb"):
+        if not path.name.startswith("20"):
+            path.unlink()
+    path = folder / "exercises" / "20_attention_exercises.ipynb"
+    text = path.read_text(encoding="utf-8").replace('"    # YOUR CODE HERE\\n",\n    "    raise NotImplementedError()"', '"    return \\"a\\""')
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(folder), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 0 and found["of"] == len(EXERCISES) == len(found["exercises"])
+    states = {row["exercise"]: row for row in found["exercises"]}
+    assert states["why_weights_sharpen"]["status"] == "wrong" and states["why_weights_sharpen"]["reason"].startswith("a: ")
