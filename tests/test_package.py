@@ -1,10 +1,4 @@
 """What users install: built from the source distribution, complete, and working where no development tool is."""
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
-import venv
 import zipfile
 from configparser import ConfigParser
 from email.parser import Parser
@@ -12,57 +6,22 @@ from pathlib import Path
 
 import notebooks
 import pytest
+from clean import built, environment
 from test_imports import DEVELOPMENT, MODULES
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "runs", "demo-output", "build", "dist", "*.egg-info", "__pycache__", ".*_cache",
-                                  ".hypothesis", "*.safetensors")
-HIDE = """import sys
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, path=None, target=None):
-        return None if name.split('.')[0] in {names!r} else self.finder.find_spec(name, path, target)
-sys.meta_path[:] = map(Without, sys.meta_path)
-"""
 needs_cli = pytest.mark.skipif("cli" not in MODULES, reason="there is no module cli yet")
-
-
-def run(*command, **options):
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, encoding="utf-8", **options)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel, built by way of the source distribution in a copy of the tree, without network."""
-    here = tmp_path_factory.mktemp("build")
-    shutil.copytree(notebooks.ROOT, here / "tree", ignore=LEFT_OUT)
-    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", here / "dist", here / "tree")
-    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
-    (path,) = (here / "dist").glob("*.whl")
-    return path
+    return built(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A function that runs a program of a fresh environment with the wheel, in an empty folder.
-
-    The dependencies are those of the running environment, with the development tools hidden.
-    """
-    here = tmp_path_factory.mktemp("clean")
-    venv.create(here / "env", with_pip=False)
-    programs = here / "env" / ("Scripts" if os.name == "nt" else "bin")
-    site = Path(run(programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip())
-    (site / "without_tools.py").write_text(HIDE.format(names=DEVELOPMENT), encoding="utf-8")
-    (site / "dependencies.pth").write_text(f"import without_tools\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
-    done = run(sys.executable, "-m", "pip", "--python", programs / "python", "install", "-q", "--no-deps", "--no-index",
-               "--disable-pip-version-check", wheel)
-    assert done.returncode == 0, done.stderr
-    (here / "empty").mkdir()
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-    home = {"HOME": str(here), "USERPROFILE": str(here), "PYTHONIOENCODING": "utf-8"}
-    return lambda program, *rest: run(programs / program, *rest, cwd=here / "empty", env=kept | home)
+    """A function that runs a program of a fresh environment with the wheel; development tools are hidden from it."""
+    return environment(wheel, tmp_path_factory.mktemp("clean"), hidden=DEVELOPMENT).run
 
 
 def files(wheel):
@@ -81,6 +40,9 @@ def test_wheel_holds_what_it_should(wheel):
     assert "transformer-course = transformer_course.cli:main" in names[f"{info}/entry_points.txt"].decode()
     for module in modules:
         assert names[module] == (notebooks.ROOT / module).read_bytes()
+    for folder, origin in (("lessons", notebooks.NBS), ("exercises", notebooks.NBS / "exercises")):
+        carried = {n.rpartition("/")[2]: content for n, content in names.items() if n.startswith(f"transformer_course/{folder}/")}
+        assert carried == {path.name: path.read_bytes() for path in origin.glob("*.ipynb")}, folder
 
 
 def test_wheel_says_what_it_needs(wheel):
@@ -130,3 +92,18 @@ def test_installed_command_refuses_in_one_line(installed):
     done = installed("transformer-course", "translate", "no-such-folder", "a dog")
     assert done.returncode != 0
     assert "no-such-folder" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_installed_course_starts_and_checks_without_the_repository(installed):
+    """Off line, without Jupyter: start, check, progress."""
+    started = installed("transformer-course", "start", "learning")
+    assert started.returncode == 0, started.stderr[-800:]
+    listed = installed("python", "-c", "from pathlib import Path; print(len(list(Path('learning/exercises').glob('*.ipynb'))))")
+    assert int(listed.stdout) == len(list((notebooks.NBS / "exercises").glob("*.ipynb")))
+    for path in ("learning/exercises/%s_exercises.ipynb" % p.stem[2:] for p in (notebooks.NBS / "exercises").glob("*.ipynb")):
+        if "20_attention" not in path:
+            installed("python", "-c", f"import os; os.remove({path!r})")
+    checked = installed("transformer-course", "check", "learning", "--json")
+    assert checked.returncode == 0 and '"not attempted"' in checked.stdout, checked.stderr[-800:]
+    shown = installed("transformer-course", "progress", "learning")
+    assert shown.returncode == 0 and "lessons done" in shown.stdout

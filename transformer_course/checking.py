@@ -494,10 +494,27 @@ def _listed(got: list[Outcome], ready: Ready, name: str) -> str | None:
     return None
 
 
+def _in_kind(value: object, model: object) -> object:
+    "A value with lists and tuples as in the model, at any depth: either will do as an answer."
+    if isinstance(model, (list, tuple)) and isinstance(value, (list, tuple)):
+        parts = [_in_kind(v, m) for v, m in zip(value, model)] + list(value[len(model):])
+        return type(model)(parts) if type(model) in (list, tuple) else parts
+    return value
+
+
+def _as_solution(fn: Callable, ready: Ready) -> Callable:
+    "The function for use in properties: its results are of the kinds that the solution's are."
+    def call(*arguments):
+        wanted = outcome(ready.solution, arguments, ready.seconds)
+        value = safely(fn, ready.seconds)(*arguments)
+        return value if wanted.error else _in_kind(value, wanted.value)
+    return call
+
+
 def _broken(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
     "The first property that does not hold, and the case that shows it."
     for case in ready.cases if ready.properties else []:
-        for message, holds in ready.properties(safely(fn, ready.seconds), *copy.deepcopy(case)):
+        for message, holds in ready.properties(_as_solution(fn, ready), *copy.deepcopy(case)):
             if not holds:
                 return message, case
     return None

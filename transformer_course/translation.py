@@ -471,7 +471,7 @@ def model_card(config: dict) -> str:
               f"Cite: {config.get('data_citation')}.", ""]
     return "\n".join(lines)
 
-# %% ../nbs/25_translation.ipynb #cell-55
+# %% ../nbs/25_translation.ipynb #cell-63
 @dataclass(frozen=True)
 class Row:
     """One line of the scoreboard."""
@@ -538,7 +538,7 @@ def compare(
         rows.append(_translator(translators[model], pairs, split, beam_size))
     return rows, translators
 
-# %% ../nbs/25_translation.ipynb #cell-56
+# %% ../nbs/25_translation.ipynb #cell-64
 def scoreboard(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |", "|---|---|---|---|---|---|---|---|"]
