@@ -18,7 +18,7 @@ from transformer_course.corpora import load
 from transformer_course.functional import causal_mask
 from transformer_course.positions import ALiBi, InAttention, Learned, Relative, Rotary, Sinusoidal
 
-SCHEMES = ("none", "sinusoidal", "learned", "relative", "rotary", "alibi")
+SCHEMES = ("none", "sinusoidal", "learned", "relative", "rotary", "alibi", "integers", "normalised", "binary")
 D, HEADS, LAYERS, TRAINED, TESTED, BLOCK, CHUNKS = 48, 4, 2, 32, 128, 16, 60
 
 
@@ -40,6 +40,23 @@ class Layer(nn.Module):
         return x + self.inner(self.norms[1](x))
 
 
+class Mapped(nn.Module):
+    """Positions written as numbers, through a trained matrix."""
+
+    NUMBERS = {"integers": lambda length: torch.arange(length).float()[:, None],
+               "normalised": lambda length: torch.linspace(0, 1, length)[:, None],
+               "binary": lambda length: torch.stack([torch.arange(length) // 2**i % 2 for i in range(7)], 1).float()}
+
+    def __init__(self, scheme):
+        super().__init__()
+        self.numbers = self.NUMBERS[scheme]
+        self.matrix = nn.Linear(self.numbers(2).shape[1], D, bias=False)
+        nn.init.normal_(self.matrix.weight)
+
+    def forward(self, start, length):
+        return self.matrix(self.numbers(start + length))[start:]
+
+
 class Reader(nn.Module):
     """A causal language model with one of the schemes."""
 
@@ -47,6 +64,8 @@ class Reader(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(words, D)
         self.codes = {"sinusoidal": Sinusoidal(D), "learned": Learned(D, TESTED)}.get(scheme)
+        if scheme in Mapped.NUMBERS:
+            self.codes = Mapped(scheme)
         self.layers = nn.Sequential(*(Layer(scheme) for layer in range(LAYERS)))
         self.answer = nn.Sequential(nn.LayerNorm(D), nn.Linear(D, words))
 
