@@ -31,7 +31,7 @@ class Evil:
 nasty = {"none": None, "a number": 3.5, "a string": "b", "empty": (), "a list": [None, [1]], "a dict": {"a": 1}, "an object": Evil(),
          "a scalar": torch.tensor(1.0), "an empty tensor": torch.empty(0), "a bool": torch.tensor([True]), "nan": torch.full((2, 3), torch.nan),
          "complex": torch.ones(2, dtype=torch.complex64), "sparse": torch.eye(3).to_sparse(), "meta": torch.empty(2, device="meta"),
-         "nested": (torch.ones(2), [torch.ones(3)], None), "huge": torch.ones(300, 300), "a class": Evil, "a generator": (i for i in range(3))}
+         "sparse pair": (torch.eye(3).to_sparse(), torch.eye(2).to_sparse()), "nested": (torch.ones(2), [torch.ones(3)], None), "huge": torch.ones(300, 300), "a class": Evil, "a generator": (i for i in range(3))}
 
 
 @pytest.mark.parametrize("kind", nasty)
@@ -57,6 +57,58 @@ def test_wrong_signatures_and_deep_recursion():
     assert "RecursionError" in diagnose(deep, exercise).reason
     assert "TypeError" in diagnose(lambda: 1, exercise).reason
     assert diagnose(print, exercise).status == "wrong"
+
+
+def test_a_function_that_raises_keyboard_interrupt_is_an_error_and_a_named_folder_is_not_searched_above(tmp_path):
+    def pressed(*args):
+        raise KeyboardInterrupt
+
+    assert "KeyboardInterrupt" in diagnose(pressed, all_exercises()["scaled_attention"]).reason
+    course.start(tmp_path / "here")
+    (tmp_path / "here" / "anna").mkdir()
+    for place in (tmp_path / "here" / "anna", tmp_path / "here" / "typo"):
+        with pytest.raises(FileNotFoundError, match="no course folder"):
+            course.check_folder(place)
+    assert checking.course_folder(tmp_path / "here" / "exercises") == tmp_path / "here"
+
+
+def test_a_folder_that_cannot_be_written_loses_no_answer(tmp_path, capsys):
+    course.start(tmp_path / "here")
+    (tmp_path / "here" / "progress.json").mkdir()
+    note([report()], tmp_path / "here")
+    assert "could not be noted" in capsys.readouterr().err
+
+
+def test_a_folder_of_odd_files_is_checked_all_the_same(tmp_path):
+    course.start(tmp_path / "here")
+    exercises = tmp_path / "here" / "exercises"
+    for path in exercises.glob("*.ipynb"):
+        if not path.name.startswith(("20", "21")):
+            path.unlink()
+    odd = exercises / "21_positions_exercises.ipynb"
+    odd.unlink()
+    odd.mkdir()
+    (exercises / "random.py").write_text("raise SystemExit", encoding="utf-8")
+    found = {r.exercise: r for r in course.check_folder(tmp_path / "here")}
+    assert found["clock_codes"].reason == "its notebook is not there" and found["scaled_attention"].status == "not attempted"
+    assert found["scaled_attention"].reason.startswith("write your code")
+
+
+def test_a_first_start_that_was_stopped_can_be_started_again(tmp_path, monkeypatch):
+    whole = course.lessons()
+
+    def stopped(path, content, wrote=[]):
+        wrote.append(path)
+        if len(wrote) == 5:
+            raise KeyboardInterrupt
+        path.write_bytes(content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(course, "write_atomically", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            course.start(tmp_path / "here")
+    again = course.start(tmp_path / "here")
+    assert len(again.added) + len(again.same) == len(whole) + len(course.student_exercises()) and not again.yours
 
 
 def test_an_endless_loop_leaves_no_thread_and_the_notebook_alive(monkeypatch):
@@ -132,7 +184,7 @@ def test_progress_is_whole_or_put_aside(tmp_path, capsys):
             read_progress(folder)
         note([report(status="wrong")], folder)
         assert (folder / "progress.json.damaged").read_bytes() == damage and read_progress(folder)["scaled_attention"]["checks"] == 1
-        assert "put aside" in capsys.readouterr().out
+        assert "put aside" in capsys.readouterr().err
 
 
 def test_damaged_progress_is_rebuilt_by_the_command(tmp_path, capsys):

@@ -30,6 +30,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from io import StringIO
+from itertools import islice
 from numbers import Number
 from pathlib import Path
 
@@ -87,9 +88,11 @@ def without_calls(source: str) -> str:
     asks = lambda node: (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
                          and getattr(node.value.func, "id", None) in ASKING)
     lines = source.split("\n")
-    for node in ast.parse(source).body:
+    for node in reversed(ast.parse(source).body):        # from the end, so that the places stay right
         if asks(node):
-            lines[node.lineno - 1:node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+            before, after = lines[node.lineno - 1].encode()[:node.col_offset].decode(), lines[node.end_lineno - 1].encode()[node.end_col_offset:].decode()
+            rest = before + "pass" + after if (before + after).strip(" ;") else ""
+            lines[node.lineno - 1:node.end_lineno] = [rest] + [""] * (node.end_lineno - node.lineno)
     return "\n".join(lines).strip("\n")
 
 
@@ -255,6 +258,8 @@ def with_limit(call: Callable[[], object], seconds: float) -> object:
             _stop(thread)
     if running:
         raise TooLong
+    if isinstance(box.get("error"), KeyboardInterrupt):     # raised by the function, not by somebody who pressed stop
+        raise RuntimeError("KeyboardInterrupt") from None
     if "error" in box:
         raise box["error"]
     return box["value"]
@@ -262,7 +267,7 @@ def with_limit(call: Callable[[], object], seconds: float) -> object:
 
 @contextmanager
 def undisturbed():
-    """Whatever happens inside, the random states, number type and gradient mode of the notebook stay as they were."""
+    """Whatever happens inside, the CPU's random states, number type and gradient mode of the notebook stay as they were."""
     numpy, dtype, threads = sys.modules.get("numpy"), torch.get_default_dtype(), torch.get_num_threads()
     kept = random.getstate(), numpy and numpy.random.get_state()
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
@@ -291,7 +296,7 @@ def safely(fn: Callable, seconds: float) -> Callable:
     def call(*arguments):
         def run():
             value = fn(*arguments)
-            return list(value) if inspect.isgenerator(value) else value
+            return list(islice(value, 100_000)) if inspect.isgenerator(value) else value
 
         with undisturbed():
             return with_limit(run, seconds)
@@ -313,7 +318,7 @@ def outcome(fn: Callable, arguments: tuple, seconds: float) -> Outcome:
 # %% ../nbs/90_checking.ipynb #cell-21
 def _kind(value: object) -> str:
     "How a value's kind is called."
-    return "nothing (None)" if value is None else "a tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    return "nothing (None)" if value is None else "a tensor" if isinstance(value, Tensor) else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
 
 
 def _tensors_differ(got: Tensor, expected: Tensor, what: str) -> str | None:
@@ -325,6 +330,8 @@ def _tensors_differ(got: Tensor, expected: Tensor, what: str) -> str | None:
         return f"{what} should hold {expected.dtype}, not {got.dtype}"
     if got.device != expected.device:
         return f"{what} should be on the device {expected.device}, not {got.device}"
+    if got.layout != expected.layout:
+        return f"{what} should be stored as {expected.layout}, not {got.layout}"
     if got.device.type == "meta":
         return None
     if got.is_floating_point() and got.isnan().any() and not expected.isnan().any():
@@ -456,6 +463,12 @@ def _named(solution: Callable, arguments: tuple) -> tuple[tuple[str, str], ...]:
     return tuple((names[min(i, len(names) - 1)], shown(value)) for i, value in enumerate(arguments))
 
 
+def _said(error: BaseException) -> str:
+    "An error's kind, and the first line of what it says."
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
 def _line_of(fn: Callable, error: BaseException) -> str:
     "Where in the learner's code an error was raised."
     file = getattr(getattr(fn, "__code__", None), "co_filename", None)
@@ -471,9 +484,9 @@ def _complaint(fn: Callable, got: Outcome, wanted: Outcome, ready: Ready) -> tup
         kind = type(wanted.error).__name__
         return None if isinstance(got.error, type(wanted.error)) else ("wrong", f"it should raise a {kind} here")
     if got.error is not None:
-        return "error", f"it raised {type(got.error).__name__}: {str(got.error).splitlines()[0] if str(got.error) else ''}{_line_of(fn, got.error)}"
+        return "error", f"it raised {_said(got.error)}{_line_of(fn, got.error)}"
     if got.changed is not None and wanted.changed is None:
-        return "wrong", f"it changes its argument {list(inspect.signature(ready.solution).parameters)[got.changed]!r} in place: work on a copy"
+        return "wrong", f"it changes its argument {_named(ready.solution, (None,) * (got.changed + 1))[-1][0]!r} in place: work on a copy"
     reason = difference(got.value, wanted.value)
     return reason and ("wrong", reason)
 
@@ -561,7 +574,7 @@ def diagnose(
     except TooLong:
         return Report(status="error", reason=f"it did not end within {ready.seconds:g} seconds: an endless loop, or far too much work?", **about)
     except Exception as problem:
-        return Report(status="wrong", reason=f"its result could not be looked at: {type(problem).__name__}: {problem}", **about)
+        return Report(status="wrong", reason=f"it could not be tried to the end: {_said(problem)}", **about)
 
 
 @cache
@@ -575,7 +588,7 @@ def _diagnosis(fn: Callable, exercise: Exercise, ready: Ready, about: dict, list
     for case in ready.cases:
         got, wanted = outcome(fn, case, ready.seconds), outcome(ready.solution, case, ready.seconds)
         results.append(got)
-        if isinstance(got.error, NotImplementedError) and not isinstance(wanted.error, NotImplementedError):
+        if type(got.error) is NotImplementedError and not str(got.error) and not isinstance(wanted.error, NotImplementedError):    # PyTorch's own have a text
             return Report(status="not attempted", reason="write your code where the prompt stands, and check again", **about)
         first = first or ((complaint := _complaint(fn, got, wanted, ready)) and (*complaint, case, got, wanted))
         if isinstance(got.error, TooLong):
@@ -587,7 +600,7 @@ def _diagnosis(fn: Callable, exercise: Exercise, ready: Ready, about: dict, list
             return Report(status="passed", **about)
         return Report(status="wrong", reason=broken[0], given=_named(ready.solution, broken[1]), **about)
     status, reason, case, got, wanted = first
-    values = status == "wrong" and ("value" in reason or "members" in reason)      # nothing better is known than that
+    values = status == "wrong" and ("wrong value" in reason or "members" in reason)      # nothing better is known than that
     reason = (_listed(results, ready, exercise.name) if listed else None) or (values and _property(fn, ready)) or reason
     seen = "" if got.error is not None else shown(got.value)
     expected = shown(wanted.value) if wanted.error is None else f"{type(wanted.error).__name__}: {wanted.error}"
@@ -666,8 +679,9 @@ def _asked(which: object) -> Exercise:
     return find(_last[0])
 
 
-def hint(n: int = 1, which: object = None) -> Shown:
+def hint(n: object = 1, which: object = None) -> Shown:
     """The first n hints of the exercise that was checked last, or of the one named."""
+    n, which = (n, which) if isinstance(n, int) else (1, n)       # hint(attention) does as well
     exercise = _asked(which)
     hints = _ready(exercise).hints
     shown_hints = [f"{i}. {text}" for i, text in enumerate(hints[:max(n, 1)], start=1)]
@@ -690,9 +704,10 @@ FOLDER_MARK, PROGRESS = "course.json", "progress.json"
 
 
 def course_folder(here: str | Path | None = None) -> Path | None:
-    """The course's folder at or above a place (default: where we are); None if there is none."""
-    here = Path(here or Path.cwd()).resolve()
-    return next((folder for folder in (here, *here.parents) if (folder / FOLDER_MARK).is_file()), None)
+    """The course's folder that is named, by itself or by its `exercises`; by default the one where we are, or above; None if there is none."""
+    place = Path(here or Path.cwd()).resolve()
+    above = place.parents if here is None or Path(here) == Path(".") else [place.parent] if place.name == "exercises" else []
+    return next((folder for folder in (place, *above) if (folder / FOLDER_MARK).is_file()), None)
 
 
 def read_progress(folder: str | Path) -> dict[str, dict]:
@@ -705,6 +720,8 @@ def read_progress(folder: str | Path) -> dict[str, dict]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["exercises"]
+        if any(entry["status"] not in MARKS for entry in found.values()):
+            raise ValueError("a status that nobody knows")
         return {str(name): {"status": str(entry["status"]), "when": str(entry["when"]), "checks": int(entry["checks"])}
                 for name, entry in found.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -715,8 +732,11 @@ def note(reports: Sequence[Report], folder: str | Path | None = None) -> None:
     """Add reports to the progress of a course's folder; a damaged file is put aside. Without a folder nothing happens."""
     folder = course_folder(folder)
     if folder is not None:
-        with _writing:
-            _add(reports, folder)
+        try:
+            with _writing:
+                _add(reports, folder)
+        except OSError as problem:               # a folder for reading only, a full disk: the answer matters more
+            print(f"the result could not be noted: {problem.filename or folder}: {problem.strerror}", file=sys.stderr)
 
 
 _writing = threading.Lock()
@@ -728,7 +748,7 @@ def _add(reports: Sequence[Report], folder: Path) -> None:
         known = read_progress(folder)
     except ValueError as problem:
         (folder / PROGRESS).replace(folder / (PROGRESS + ".damaged"))
-        print(f"{problem}: it was put aside; `transformer-course check` finds out again what is done")
+        print(f"{problem}: it was put aside; `transformer-course check` finds out again what is done", file=sys.stderr)
         known = {}
     for report in reports:
         entry = known.get(report.exercise, {"checks": 0})

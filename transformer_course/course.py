@@ -61,7 +61,8 @@ class Started:
     older: list[str] = field(default_factory=list)     # of an older edition, not changed by you
 
     def __repr__(self) -> str:
-        lines = [f"{len(self.added)} notebooks added" if self.added else "nothing to add"]
+        count = len(self.added)
+        lines = [f"{count} notebook{'s' if count > 1 else ''} added" if count else "nothing to add"]
         lines += [f"left as they are, since you changed them: {', '.join(self.yours)}"] if self.yours else []
         lines += [f"left, though the course has a newer edition (delete a file and start again to get it): {', '.join(self.older)}"] if self.older else []
         return "\n".join(lines)
@@ -93,6 +94,8 @@ def start(folder: str | Path) -> Started:
     shipped = lessons() | {f"exercises/{name}": content for name, content in student_exercises().items()}
     copied, done = _copied(folder), Started()
     (folder / "exercises").mkdir(parents=True, exist_ok=True)
+    if not (folder / FOLDER_MARK).is_file():             # first of all: a start that was stopped can be started again
+        write_atomically(folder / FOLDER_MARK, b'{"files": {}}\n')
     for name, content in shipped.items():
         path = folder / name
         if not path.exists():
@@ -115,37 +118,42 @@ CELL_SECONDS, NOTEBOOK_SECONDS = 30.0, 600.0
 
 def _runnable(cell: dict) -> str:
     "A code cell without questions to the checker, and without the notebook's own commands."
-    lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in "".join(cell["source"]).split("\n")]
-    return without_calls("\n".join(lines))
+    source = "".join(cell["source"])
+    try:
+        return without_calls(source)
+    except SyntaxError:                                  # only then: a line of plain Python may begin with % as well
+        own = lambda line: line.lstrip().startswith(("%", "!", "?")) or line.rstrip().endswith("?")
+        return without_calls("\n".join("" if own(line) else line for line in source.split("\n")))
 
 
-def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict[str, str]]:
-    """Run a notebook's code cells; the names they leave, and why a cell failed, by the functions that it should define."""
+def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict[str, tuple[str, str]]]:
+    """Run a notebook's code cells; the names they leave, and of each cell that failed its source and why."""
     names, failed = {"__name__": "__main__"}, {}
     for number, cell in enumerate(cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
         try:
             code = compile(_runnable(cell), f"code cell {number + 1}", "exec")
             safely(lambda code=code: exec(code, names), seconds)()
         except TooLong:
-            failed["".join(cell["source"])] = f"its cell did not end within {seconds:g} seconds"
+            failed[f"code cell {number + 1}"] = "".join(cell["source"]), f"its cell did not end within {seconds:g} seconds"
         except BaseException as error:
-            failed["".join(cell["source"])] = f"its cell raised {type(error).__name__}: {error}"
+            failed[f"code cell {number + 1}"] = "".join(cell["source"]), f"its cell raised {type(error).__name__}: {error}"
     return names, failed
 
 
 def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Report]:
     """Reports of the exercises that a notebook should hold."""
     about = lambda e, status, reason: Report(e.name, status, reason, e.number, e.lesson)
+    if not Path(path).is_file():                         # a folder, a pipe, a device of that name is not opened either
+        return [about(e, "not attempted", "its notebook is not there") for e in exercises]
     try:
         notebook = json.loads(Path(path).read_bytes())
         names, failed = run_cells(notebook)
-    except FileNotFoundError:
-        return [about(e, "not attempted", "its notebook is not there") for e in exercises]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [about(e, "error", f"{Path(path).name} is damaged: it is no notebook") for e in exercises]
     reports = []
     for exercise in exercises:
-        reason = next((why for source, why in failed.items() if f"def {exercise.name}(" in source), None)
+        made_in = getattr(getattr(names.get(exercise.name), "__code__", None), "co_filename", None)     # a try-out below the function may fail
+        reason = next((why for place, (source, why) in failed.items() if f"def {exercise.name}(" in source and place != made_in), None)
         if reason or not callable(names.get(exercise.name)):
             reports.append(about(exercise, "error" if reason else "not attempted", reason or f"no function {exercise.name} in its notebook"))
         else:
@@ -155,15 +163,17 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
 
 def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
     "`check_notebook` in a process of its own: whatever a notebook does, the others are checked."
-    program = ("import json, sys; from dataclasses import asdict; from transformer_course import checking, course; "
+    program = ("import json, os, sys; from dataclasses import asdict; from transformer_course import checking, course; "
                "path, lesson, out = sys.argv[1:]; exercises = [e for e in checking.all_exercises().values() if e.lesson == lesson]; "
+               "os.chdir(os.path.dirname(path)); "         # only now: a learner's random.py must not stand before Python's own
                "found = [asdict(r) for r in course.check_notebook(path, exercises)]; "
                "open(out, 'w', encoding='utf-8').write(json.dumps(found))")
     problem = f"its notebook did not end within {seconds:g} seconds"
     with tempfile.TemporaryDirectory() as place:
         out = Path(place, "reports.json")
         try:
-            subprocess.run([sys.executable, "-c", program, str(path.resolve()), lesson, str(out)], cwd=path.parent, timeout=seconds,
+            subprocess.run([sys.executable, "-c", program, str(path), lesson, str(out)], cwd=place, timeout=seconds,
+                           env={**os.environ, "MPLBACKEND": "agg"},          # no windows: cells run outside the main thread
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             rows = json.loads(out.read_text(encoding="utf-8"))
             return [Report(**{**row, "given": tuple(map(tuple, row["given"]))}) for row in rows]
