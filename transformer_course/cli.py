@@ -414,7 +414,7 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     for lesson, states in found.states.items():
         marks = " ".join(f"[{COLOURS[status]}]{MARKS[status]}[/]" for status in states.values())
         table.add_row(lesson, f"{sum(status == 'passed' for status in states.values())} of {len(states)}", marks)
-    console = Console()
+    console = Console(force_jupyter=False)
     console.print(table)
     console.print("  ".join(f"[{COLOURS[status]}]{mark}[/] {status}" for status, mark in MARKS.items()))
     print(repr(found).splitlines()[-1])
