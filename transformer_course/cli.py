@@ -387,7 +387,7 @@ def check(
 ) -> None:
     """Run and check all exercises of a folder, and say what is wrong and why."""
     from transformer_course.course import check_folder
-    reports = check_folder(folder)
+    reports = check_folder(folder, progress=True)
     passed = sum(report.status == "passed" for report in reports)
     if as_json:
         print(json.dumps({"passed": passed, "of": len(reports), "exercises": [asdict(report) for report in reports]}, indent=1))
@@ -408,7 +408,7 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     except ValueError as problem:
         print(f"{problem}: checking all exercises anew", file=sys.stderr)
         (course_folder(folder) / PROGRESS).unlink()
-        check_folder(folder)
+        check_folder(folder, progress=True)
         found = run(folder)
     table = Table("lesson", "done", "exercises", title="Progress")
     for lesson, states in found.states.items():

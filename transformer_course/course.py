@@ -19,6 +19,8 @@ from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
+from tqdm.auto import tqdm
+
 from .checking import (FOLDER_MARK, Exercise, Report, TooLong, author_notebooks, course_folder, diagnose, note,
                                          read_exercises, safely, without_calls, without_solution)
 from .training import write_atomically
@@ -184,7 +186,11 @@ def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds:
     return [Report(e.name, "error", problem, e.number, e.lesson) for e in exercises]
 
 
-def check_folder(folder: str | Path | None = None, seconds: float = NOTEBOOK_SECONDS) -> list[Report]:
+def check_folder(
+    folder: str | Path | None = None,
+    seconds: float = NOTEBOOK_SECONDS,   # that one notebook may take
+    progress: bool = False,              # show a bar on standard error
+) -> list[Report]:
     """Check every exercise of a course folder, and note the results in it.
 
     Raises FileNotFoundError if there is no such folder.
@@ -193,7 +199,7 @@ def check_folder(folder: str | Path | None = None, seconds: float = NOTEBOOK_SEC
     if found is None:
         raise FileNotFoundError(f"{folder or 'this'} is no course folder: make one with `transformer-course start FOLDER`")
     reports = []
-    for lesson, notebook in author_notebooks().items():
+    for lesson, notebook in tqdm(author_notebooks().items(), "notebooks", disable=not progress, leave=False):
         path = found / "exercises" / f"{lesson}_exercises.ipynb"
         exercises = read_exercises(notebook, lesson)
         reports += _in_process(path, lesson, exercises, seconds) if path.is_file() else check_notebook(path, exercises)
