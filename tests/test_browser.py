@@ -57,9 +57,12 @@ def address(tmp_path_factory):
         _wait(lambda: urllib.request.urlopen(f"{base}/api/status?token={TOKEN}", timeout=5).status == 200, lab, here / "lab.log")
         yield base, clean.folder / "learning"
     finally:
-        subprocess.run([clean.programs / "python", "-m", "jupyter_server.serverapp", "stop", str(port)], env=variables, capture_output=True)
         lab.terminate()
-        lab.wait(20)
+        try:
+            lab.wait(20)
+        except subprocess.TimeoutExpired:
+            lab.kill()
+            lab.wait()
 
 
 def _wait(ready, process, log, seconds=90):
@@ -102,9 +105,13 @@ def picture(page, name):
 
 def cell_with(page, text):
     """The first code cell whose source holds a text; it stays that cell when its source changes."""
-    cells = page.locator(".jp-Notebook .jp-CodeCell")
-    sources = [cells.nth(i).locator(".cm-content").inner_text() for i in range(cells.count())]
-    return cells.nth(next(i for i, source in enumerate(sources) if text in source))
+    cells, until = page.locator(".jp-Notebook .jp-CodeCell"), time.monotonic() + 60
+    while time.monotonic() < until:                                   # a large notebook comes in piece by piece
+        sources = cells.locator(".cm-content").all_inner_texts()
+        if found := [i for i, source in enumerate(sources) if text in source]:
+            return cells.nth(found[0])
+        page.wait_for_timeout(500)
+    raise AssertionError(f"no code cell holds {text!r}")
 
 
 def run_cell(page, cell, source=None):

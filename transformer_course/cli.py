@@ -377,6 +377,9 @@ def lab(
     if find_spec("jupyterlab") is None:
         raise ValueError('JupyterLab is not installed: pip install "transformer-course[lab]"')
     words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port), *([] if browser else ["--no-browser"])]
+    if os.name == "posix":                       # become JupyterLab, so that what stops this command stops it
+        os.chdir(found)
+        os.execv(sys.executable, words)
     raise SystemExit(subprocess.run(words, cwd=found).returncode)
 
 
