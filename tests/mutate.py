@@ -16,9 +16,9 @@ A notebook never sees a change to what its own cells define, only what it import
 """
 import argparse
 import ast
+import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -148,10 +148,13 @@ def everything(root, kind=None):
 
 
 def draw(targets, count, seed):
-    """`count` mutants (all if None), each of another function, with a way to break it: the same for the same seed."""
-    generator = random.Random(seed)
-    chosen = targets if count is None else generator.sample(targets, min(count, len(targets)))
-    return [Mutant(module, name, generator.choice(ways)) for module, name, ways in chosen]
+    """`count` mutants (all if None), each of another function, with a way to break it.
+
+    A lot is drawn for each function by its name, so a new function changes nothing about the others' lots.
+    """
+    lot = lambda *words: hashlib.sha256(repr((seed, *words)).encode()).digest()
+    chosen = targets if count is None else sorted(targets, key=lambda t: lot(*t[:2]))[:count]
+    return [Mutant(module, name, min(ways, key=lambda kind: lot(module, name, kind))) for module, name, ways in chosen]
 
 
 # Who could notice

@@ -4,9 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from transformer_course import corpora, translation
+from transformer_course.cli import main
 
 COMMAND = [sys.executable, "-c", "from transformer_course.cli import main; main()"]
 
@@ -158,10 +162,27 @@ def test_a_wrong_option_leaves_the_folder_free(tmp_path):
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_demo_prints_the_table_and_draws(tmp_path):
-    done = run("demo", "--steps", "2", "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr.decode()
-    assert all(f"| {name} " in done.stdout.decode() for name in ("seq2seq", "additive", "transformer"))
+@pytest.fixture
+def few_pairs(monkeypatch):
+    "micro-Hindi with a few pairs a split: models that are hardly trained end no sentence, and search takes minutes."
+    whole = corpora.load("micro-hindi")
+    few = replace(whole, splits={split: whole[split][:200 if split == "train" else 12] for split in whole.splits})
+    monkeypatch.setattr(corpora, "load", lambda name, pair=None: few)
+    monkeypatch.setattr(translation, "load", corpora.load)
+
+
+def here(*words, capsys) -> str:
+    "What a command prints that runs in this process and succeeds."
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    printed = capsys.readouterr()
+    assert ended.value.code == 0, printed.err
+    return printed.out
+
+
+def test_demo_prints_the_table_and_draws(few_pairs, tmp_path, capsys):
+    printed = here("demo", "--steps", "2", "--out", tmp_path / "out", capsys=capsys)
+    assert all(f"| {name} " in printed for name in ("seq2seq", "additive", "transformer"))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"alignment.png", "scoreboard.png"}
 
 
@@ -177,15 +198,15 @@ def test_debug_shows_the_traceback(model):
     assert done.returncode == 1 and b"Traceback" in done.stderr
 
 
-def test_compare_draws_one_table_of_one_run(tmp_path):
+def test_compare_draws_one_table_of_one_run(few_pairs, tmp_path, capsys):
     picture = tmp_path / "board.png"
-    before = run("compare", "--minutes", "60", "--models", "seq2seq,transformr")
-    refused(before, "transformr", "transformer")
-    done = run("compare", "--steps", "2", "--split", "roles", "--models", "model1,seq2seq,additive", "--picture", picture)
-    assert done.returncode == 0, done.stderr.decode()
-    lines = done.stdout.decode().splitlines()
-    assert [line.split()[1] for line in lines[2:]] == ["model1", "seq2seq", "additive"]
+    printed = here("compare", "--steps", "2", "--split", "roles", "--models", "model1,seq2seq,additive", "--picture", picture, capsys=capsys)
+    assert [line.split()[1] for line in printed.splitlines()[2:]] == ["model1", "seq2seq", "additive"]
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_knows_its_models_before_it_trains():
+    refused(run("compare", "--minutes", "60", "--models", "seq2seq,transformr"), "transformr", "transformer")
 
 
 def test_the_multi30k_path_end_to_end(real_data, tmp_path):

@@ -74,6 +74,12 @@ def test_draw_depends_on_the_seed_alone():
     assert {m.kind for m in mutate.draw(targets, None, 3)} == set(mutate.KINDS)
 
 
+def test_a_new_function_leaves_the_other_lots_alone():
+    targets = [("m", f"f{i}", mutate.KINDS) for i in range(40)]
+    drawn = set(mutate.draw(targets, 10, 3))
+    assert len(drawn & set(mutate.draw([("m", "new", mutate.KINDS), *targets], 10, 3))) >= 9
+
+
 @pytest.fixture
 def project(tmp_path):
     """A package of two modules, a test that holds one function of three, and a notebook that shadows another."""

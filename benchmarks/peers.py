@@ -1,0 +1,203 @@
+"""The other libraries behind one interface, with this library's weights wherever they have a place for them.
+
+`Peer.loss(src, tgt)` for training; `decode(src, beam_size, length)` of Marian and CTranslate2 for decoding. All take this
+library's token ids: 0 padding, 1 BOS, 2 EOS. A peer that is not installed raises ImportError when it is made.
+"""
+import sys
+import tempfile
+import types
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transformer_course.functional import causal_mask, padding_mask
+from transformer_course.positions import sinusoids
+from transformer_course.transformer import Transformer
+
+PAD, BOS, EOS, SMOOTHING = 0, 1, 2, 0.1
+LONGEST = 128   # positions that peers with a fixed table get
+
+
+def smoothed(logits: Tensor, tgt: Tensor) -> Tensor:
+    """PyTorch's own smoothed cross-entropy over real target tokens."""
+    return F.cross_entropy(logits.flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=PAD, label_smoothing=SMOOTHING)
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer between embeddings, positions and an ordinary projection and loss."""
+
+    def __init__(self, ours: Transformer, sizes: dict):
+        super().__init__()
+        self.body = nn.Transformer(sizes["d_model"], sizes["n_heads"], sizes["n_layers"], sizes["n_layers"], sizes["d_ff"],
+                                   sizes["dropout"], batch_first=True, norm_first=sizes["norm"] == "pre")
+        self.embedding, self.positions, self.drop = nn.Embedding(*ours.tgt_embedding.weight.shape), ours.positions, nn.Dropout(sizes["dropout"])
+        if sizes["norm"] == "post":      # it ends each stack with a norm that the paper's model has not
+            self.body.encoder.norm = self.body.decoder.norm = None
+        self.copy(ours)
+
+    @torch.no_grad()
+    def copy(self, ours: Transformer) -> None:
+        """Take over our weights."""
+        self.embedding.weight.copy_(ours.tgt_embedding.weight)
+        for stack, twin in ((ours.encoder, self.body.encoder), (ours.decoder, self.body.decoder)):
+            for a, b in zip(stack, twin.layers, strict=True):
+                for mine, other in zip(attentions(a), (b.self_attn, getattr(b, "multihead_attn", None))):
+                    other.in_proj_weight.copy_(mine.in_proj.weight)
+                    other.in_proj_bias.copy_(mine.in_proj.bias)
+                    other.out_proj.load_state_dict(mine.out_proj.state_dict())
+                b.linear1.load_state_dict(a.feed_forward.expand.state_dict())
+                b.linear2.load_state_dict(a.feed_forward.contract.state_dict())
+                for number, residual in enumerate(a.residuals, start=1):
+                    getattr(b, f"norm{number}").load_state_dict(residual.norm.state_dict())
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.drop(self.embedding(tokens) * self.embedding.embedding_dim**0.5 + self.positions(0, tokens.shape[1]))
+
+    def loss(self, src: Tensor, tgt: Tensor) -> Tensor:
+        real, later = padding_mask(src, PAD), ~causal_mask(tgt.shape[1] - 1, tgt.device)
+        hidden = self.body(self.embed(src), self.embed(tgt[:, :-1]), tgt_mask=later, tgt_is_causal=True,
+                           src_key_padding_mask=~real, memory_key_padding_mask=~real)
+        return smoothed(hidden @ self.embedding.weight.T, tgt)
+
+
+def attentions(layer: nn.Module) -> list[nn.Module]:
+    """The attentions of one of our layers, self-attention first."""
+    return [layer.attention] if hasattr(layer, "attention") else [layer.self_attention, layer.cross_attention]
+
+
+class Marian(nn.Module):
+    """Hugging Face's MarianMTModel; post-norm, as the paper's, so its weights are ours only if ours is post-norm too."""
+
+    def __init__(self, ours: Transformer, sizes: dict, everywhere: bool = True):
+        super().__init__()
+        from transformers import MarianConfig, MarianMTModel
+        from transformers.utils import logging
+        logging.set_verbosity_error()
+        inner = sizes["dropout"] if everywhere else 0.0      # the same sites as torch.nn.Transformer
+        config = MarianConfig(
+            vocab_size=len(ours.tgt_embedding.weight), d_model=sizes["d_model"], max_position_embeddings=LONGEST,
+            encoder_layers=sizes["n_layers"], decoder_layers=sizes["n_layers"], encoder_attention_heads=sizes["n_heads"],
+            decoder_attention_heads=sizes["n_heads"], encoder_ffn_dim=sizes["d_ff"], decoder_ffn_dim=sizes["d_ff"],
+            activation_function="relu", dropout=sizes["dropout"], attention_dropout=inner, activation_dropout=inner,
+            scale_embedding=True, share_encoder_decoder_embeddings=True, tie_word_embeddings=True, pad_token_id=PAD,
+            bos_token_id=BOS, eos_token_id=EOS, forced_eos_token_id=None, decoder_start_token_id=BOS)
+        self.model = MarianMTModel(config)
+        self.copy(ours)
+
+    @torch.no_grad()
+    def copy(self, ours: Transformer) -> None:
+        """Take over our weights; padding and BOS get a bias that keeps them from being written."""
+        body, width = self.model.model, ours.d_model
+        body.shared.weight.copy_(ours.tgt_embedding.weight)
+        self.model.tie_weights()
+        self.model.final_logits_bias[:, [PAD, BOS]] = -1e9
+        for side in (body.encoder, body.decoder):
+            side.embed_positions.weight.copy_(sinusoids(torch.arange(LONGEST), width))
+        for stack, twin in ((ours.encoder, body.encoder), (ours.decoder, body.decoder)):
+            for a, b in zip(stack, twin.layers, strict=True):
+                theirs = [(b.self_attn, b.self_attn_layer_norm)]
+                theirs += [(b.encoder_attn, b.encoder_attn_layer_norm)] if hasattr(b, "encoder_attn") else []
+                for mine, (other, norm), residual in zip(attentions(a), theirs, a.residuals):
+                    for name, weight, bias in zip(("q_proj", "k_proj", "v_proj"), mine.in_proj.weight.chunk(3), mine.in_proj.bias.chunk(3)):
+                        getattr(other, name).weight.copy_(weight)
+                        getattr(other, name).bias.copy_(bias)
+                    other.out_proj.load_state_dict(mine.out_proj.state_dict())
+                    norm.load_state_dict(residual.norm.state_dict())
+                b.fc1.load_state_dict(a.feed_forward.expand.state_dict())
+                b.fc2.load_state_dict(a.feed_forward.contract.state_dict())
+                b.final_layer_norm.load_state_dict(a.residuals[-1].norm.state_dict())
+
+    def logits(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        return self.model(input_ids=src, attention_mask=padding_mask(src, PAD).long(), decoder_input_ids=tgt_in).logits
+
+    def loss(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return smoothed(self.logits(src, tgt[:, :-1]), tgt)
+
+    @torch.inference_mode()
+    def decode(self, src: Tensor, beam_size: int, length: int) -> Tensor:   # (B, length)
+        """Exactly `length` words for each sentence."""
+        found = self.model.generate(src, attention_mask=padding_mask(src, PAD).long(), num_beams=beam_size, do_sample=False,
+                                    min_new_tokens=length, max_new_tokens=length, early_stopping=False)
+        return found[:, 1:]
+
+
+class CTranslate2:
+    """The C++ library, float32, with the weights of a `Marian`."""
+
+    def __init__(self, marian: Marian, threads: int, device: str = "cpu"):
+        import ctranslate2
+        from ctranslate2.converters.transformers import BartLoader
+        config = marian.model.config
+        config.normalize_before = config.normalize_embedding = False
+        spec = BartLoader().get_model_spec(marian.model)
+        words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, config.vocab_size))]
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        spec.config.bos_token = spec.config.decoder_start_token = "<s>"
+        spec.config.eos_token, spec.config.unk_token = "</s>", "<unk>"
+        spec.config.add_source_eos = False
+        spec.validate()
+        self.words, self.ids = words, {word: i for i, word in enumerate(words)}
+        with tempfile.TemporaryDirectory() as folder:
+            spec.save(folder)
+            self.translator = ctranslate2.Translator(folder, device=device, compute_type="float32", inter_threads=1, intra_threads=threads)
+
+    def texts(self, src: Tensor) -> list[list[str]]:
+        """Its own form of a batch."""
+        return [[self.words[i] for i in row if i != PAD] for row in src.tolist()]
+
+    def decode_texts(self, texts: list[list[str]], beam_size: int, length: int) -> list[list[str]]:
+        """Exactly `length` words for each sentence."""
+        found = self.translator.translate_batch(texts, beam_size=beam_size, min_decoding_length=length, max_decoding_length=length,
+                                                max_batch_size=len(texts))
+        return [one.hypotheses[0] for one in found]
+
+    def decode(self, src: Tensor, beam_size: int, length: int) -> Tensor:   # (B, length)
+        return torch.tensor([[self.ids[word] for word in row] for row in self.decode_texts(self.texts(src), beam_size, length)])
+
+
+class XTransformers(nn.Module):
+    """x-transformers' XTransformer, pre-norm, of the same sizes; its weights have no place for ours (no biases, other norms)."""
+
+    def __init__(self, ours: Transformer, sizes: dict):
+        super().__init__()
+        from x_transformers import XTransformer
+        inner = {"depth": sizes["n_layers"], "heads": sizes["n_heads"], "attn_dim_head": sizes["d_model"] // sizes["n_heads"],
+                 "ff_mult": sizes["d_ff"] / sizes["d_model"], "attn_dropout": sizes["dropout"], "ff_dropout": sizes["dropout"],
+                 "layer_dropout": 0.0, "num_tokens": len(ours.tgt_embedding.weight), "max_seq_len": LONGEST, "emb_dropout": sizes["dropout"]}
+        self.model = XTransformer(dim=sizes["d_model"], tie_token_emb=True, **{f"enc_{k}": v for k, v in inner.items()},
+                                  **{f"dec_{k}": v for k, v in inner.items()}, dec_tie_embedding=False)
+        net = self.model.decoder.net
+        net.to_logits = lambda x: x @ net.token_emb.emb.weight.T       # tied, as in all the others
+
+    def loss(self, src: Tensor, tgt: Tensor) -> Tensor:
+        real = padding_mask(src, PAD)
+        memory = self.model.encoder(src, mask=real, return_embeddings=True)
+        return smoothed(self.model.decoder.net(tgt[:, :-1], context=memory, context_mask=real), tgt)
+
+
+class JoeyRecurrent(nn.Module):
+    """JoeyNMT's recurrent model with Bahdanau's attention: GRU, bidirectional encoder, input feeding."""
+
+    def __init__(self, vocabulary: int, d_model: int, d_hidden: int, dropout: float):
+        super().__init__()
+        sys.modules.setdefault("torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=None))   # it logs there; not needed
+        from joeynmt.decoders import RecurrentDecoder
+        from joeynmt.embeddings import Embeddings
+        from joeynmt.encoders import RecurrentEncoder
+        from joeynmt.loss import XentLoss
+        table = lambda: Embeddings(d_model, vocab_size=vocabulary, padding_idx=PAD)
+        self.src, self.tgt = table(), table()
+        self.encoder = RecurrentEncoder("gru", d_hidden, d_model, dropout=dropout, emb_dropout=dropout, bidirectional=True)
+        self.decoder = RecurrentDecoder("gru", d_model, d_hidden, self.encoder, "bahdanau", 1, vocabulary, dropout, dropout, dropout)
+        self.criterion = XentLoss(PAD, SMOOTHING)
+
+    def loss(self, src: Tensor, tgt: Tensor) -> Tensor:
+        mask = padding_mask(src, PAD)
+        lengths, order = mask.sum(1).sort(descending=True)       # it packs, longest first; its own batches come so
+        src, tgt, mask = src[order], tgt[order], mask[order].unsqueeze(1)
+        memory, last = self.encoder(self.src(src), lengths, mask)
+        logits = self.decoder(self.tgt(tgt[:, :-1]), memory, last, mask, tgt.shape[1] - 1)[0]
+        true = tgt[:, 1:]
+        return self.criterion(F.log_softmax(logits, -1), trg=true) / (true != PAD).sum()

@@ -1,0 +1,111 @@
+"""What small data wants: parts of the tiny preset's recipe changed one at a time, on Multi30k en-de.
+
+    python experiments/small_data.py                              # all changes
+    python experiments/small_data.py --only rotary "batches half"
+
+Every run learns from the same number of passes over the training pairs (so a slower or busy machine changes nothing but
+the waiting), on one thread, and is scored on `valid` only: no test set is read. Writes results/small_data.json after each
+run and goes on where an earlier call stopped; several calls may run side by side.
+"""
+import argparse
+import json
+import time
+
+import torch
+from records import RESULTS, facts, write
+
+from transformer_course.corpora import load
+from transformer_course.recipe import linear_decay
+from transformer_course.text import Tokenizer
+from transformer_course.training import Settings, Trainer, average_weights, evaluate_loss
+from transformer_course.transformer import Transformer
+from transformer_course.translation import PRESETS, Translator, encode_pairs
+
+TINY = PRESETS["tiny"]
+SIZES, PEAK = TINY.of("transformer")
+BASE = {**SIZES, "positions": "sinusoidal", "attention_dropout": 0.0, "ff_dropout": 0.0, "vocabulary": TINY.vocabulary,
+        "batch_tokens": TINY.batch_tokens, "peak": PEAK, "subword_dropout": 0.0, "smoothing": 0.1}
+CHANGES = {
+    "tiny": {},
+    "rotary": {"positions": "rotary"}, "relative": {"positions": "relative"},
+    "batches half": {"batch_tokens": TINY.batch_tokens // 2, "peak": PEAK / 2**.5},
+    "vocabulary 4,000": {"vocabulary": 4000},
+    "subword dropout 0.1": {"subword_dropout": 0.1},
+    "dropout everywhere": {"attention_dropout": 0.1, "ff_dropout": 0.1},
+    "dropout 0.1": {"dropout": 0.1}, "dropout 0.3": {"dropout": 0.3},
+    "encoder 6, decoder 2": {"n_layers": (6, 2)},
+    "wide": {"d_model": 256, "d_ff": 512, "peak": 2.5e-3},
+}
+MODEL = ("d_model", "n_heads", "n_layers", "d_ff", "dropout", "norm", "positions", "attention_dropout", "ff_dropout")
+AVERAGED = 5     # epochs
+
+
+class FreshPieces(Trainer):
+    """A trainer that cuts all words into pieces anew for each epoch [Provilkov et al. 2020]."""
+
+    def __init__(self, tokenizer, pairs, dropout, *rest, **named):
+        super().__init__(*rest, **named)
+        self.tokenizer, self.pairs, self.dropout = tokenizer, pairs, dropout
+
+    def _plan(self):
+        seed = 1000 * self.settings.seed + self.epoch
+        cut = lambda texts, side: self.tokenizer.encode_many(texts, dropout=self.dropout, seed=2 * seed + side)
+        sources, targets = cut([p.source for p in self.pairs], 0), cut([p.target for p in self.pairs], 1)
+        bos, eos = self.tokenizer.bos_id, self.tokenizer.eos_id
+        self.examples = [(src + [eos], [bos] + tgt + [eos]) for src, tgt in zip(sources, targets)]
+        return super()._plan()
+
+
+def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
+    """Train once; BLEU and loss on valid of the mean of the last epochs' weights."""
+    given = BASE | changes
+    pairs, valid = corpus["train"], corpus["valid"]
+    tokenizer = Tokenizer.train([text for pair in pairs for text in (pair.source, pair.target)], kind=TINY.tokens,
+                                size=given["vocabulary"])
+    torch.manual_seed(seed)
+    model = Transformer(len(tokenizer), len(tokenizer), **{name: given[name] for name in MODEL})
+    settings = Settings(batch_tokens=given["batch_tokens"], smoothing=given["smoothing"], average=AVERAGED, seed=seed, device="cpu")
+    schedule = linear_decay(given["peak"], round(TINY.warmup * TINY.batch_tokens / given["batch_tokens"]))
+    rest = (model, encode_pairs(tokenizer, pairs), schedule, encode_pairs(tokenizer, valid), settings)
+    trainer = (FreshPieces(tokenizer, pairs, given["subword_dropout"], *rest) if given["subword_dropout"] else Trainer(*rest))
+    steps = round(epochs * len(trainer._plan()))
+    trainer.run(steps, None, False)
+    average_weights(trainer)
+    translator = Translator(model, tokenizer, {})
+    scores = {f"beam {k}": translator.evaluate(valid, "valid", k).bleu for k in (1, 5)}
+    return {"seed": seed, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds, "valid": scores,
+            "loss_per_pair": evaluate_loss(model, rest[3]) * sum(len(t) - 1 for s, t in rest[3]) / len(valid),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "history": [{k: round(v, 4) for k, v in epoch.items()} for epoch in trainer.history]}
+
+
+def noted(path, epochs: int) -> dict:
+    """The record so far; another number of epochs is another record."""
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"epochs": epochs, "variants": {}}
+    if record["epochs"] != epochs:
+        raise SystemExit(f"{path.name} was made with {record['epochs']} epochs, not {epochs}")
+    return record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=list(CHANGES), choices=CHANGES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--epochs", type=int, default=12)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    path, corpus = RESULTS / "small_data.json", load("multi30k", "en-de")
+    for seed in given.seeds:
+        for name in given.only:
+            if any(r["seed"] == seed for r in noted(path, given.epochs)["variants"].get(name, {"runs": []})["runs"]):
+                continue
+            began, result = time.perf_counter(), run(CHANGES[name], seed, given.epochs, corpus)
+            record = noted(path, given.epochs)              # again: another call may have added to it
+            record["variants"].setdefault(name, {"changes": CHANGES[name], "runs": []})["runs"].append(result)
+            write("small_data", {**facts(), "epochs": given.epochs, "base": BASE, "averaged_epochs": AVERAGED,
+                                 "variants": record["variants"]})
+            print(f"{name}, seed {seed}: valid {result['valid']}, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The translator's own promises, on a corpus small enough to train in a second."""
+from dataclasses import replace
+
+import pytest
+import torch
+
+from transformer_course.corpora import load
+from transformer_course.scoring import alignment_error_rate, bleu, exact_match, links_from_attention
+from transformer_course.search import greedy_search
+from transformer_course.translation import (ALIGNERS, MODELS, PRESETS, Evaluation, Translator, build, choose_head, compare,
+                                            encode_pairs, model_card, read_job, scoreboard)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    whole = load("micro-hindi")
+    return replace(whole, splits={"train": whole["train"][:300], "valid": whole["valid"][:23], "test": whole["test"][:17]})
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    "A Transformer after a few steps, and its folder."
+    folder = tmp_path_factory.mktemp("translation") / "model"
+    return Translator.train(corpus, preset="micro", steps=60, device="cpu", precision="highest", folder=folder, progress=False), folder
+
+
+def alone(translator, sentence):
+    "Greedy translation of one sentence, without any batch."
+    src = torch.tensor([translator.tokenizer.encode(sentence) + [translator.tokenizer.eos_id]])
+    return translator.tokenizer.decode(greedy_search(translator.model, src, 2 * src.shape[1] + 10).tokens[0])
+
+
+def test_presets_fit_every_model_and_unknown_names_are_refused():
+    for name in MODELS:
+        sizes, peak = PRESETS["micro"].of(name)
+        assert peak > 0 and MODELS[name].keywords.items() <= sizes.items()
+        assert build(name, "micro", 50).tgt_embedding.weight.shape == (50, sizes["d_model"])
+    for call in (lambda: build("transformr", "micro", 50), lambda: build("transformer", "mikro", 50)):
+        with pytest.raises(ValueError, match="choose one of"):
+            call()
+
+
+def test_pairs_as_ids(trained, corpus):
+    tokenizer = trained[0].tokenizer
+    for pair, (src, tgt) in zip(corpus["test"], encode_pairs(tokenizer, corpus["test"]), strict=True):
+        assert src == [*tokenizer.encode(pair.source), tokenizer.eos_id]
+        assert tgt == [tokenizer.bos_id, *tokenizer.encode(pair.target), tokenizer.eos_id]
+
+
+def test_training_says_what_it_did_and_repeats_itself(trained, corpus):
+    translator, folder = trained
+    config = translator.config
+    assert (config["model"], config["preset"], config["data"], config["pair"]) == ("transformer", "micro", "micro-hindi", "en-hi")
+    assert config["training"]["steps"] == 60 and config["valid"]["sentences"] == 23 and config["data_licence"]
+    assert read_job(folder) == {"data": "micro-hindi", "pair": "en-hi", "model": "transformer", "preset": "micro", "seed": 1}
+    again = Translator.train(corpus, preset="micro", steps=60, device="cpu", precision="highest", progress=False)
+    for (name, here), (_, there) in zip(translator.model.named_parameters(), again.model.named_parameters(), strict=True):
+        assert torch.equal(here, there), name
+
+
+def test_translations_keep_their_order_whatever_the_batches(trained, corpus):
+    translator, sentences = trained[0], [pair.source for pair in corpus["test"]]
+    assert len(set(map(len, sentences))) > 3
+    expected = [alone(translator, sentence) for sentence in sentences]
+    assert len(set(expected)) > 3
+    assert translator.translate(sentences, beam_size=1, batch_tokens=1) == expected
+    for batch_tokens in (40, 2048):                # beside a longer sentence, one that does not end may grow longer
+        found = translator.translate(sentences, beam_size=1, batch_tokens=batch_tokens)
+        assert all(text.startswith(short) for text, short in zip(found, expected, strict=True))
+    assert translator.translate([]) == []
+
+
+def test_what_cannot_be_translated_is_named(trained):
+    translator = trained[0]
+    assert translator.source_row("jack saw jill") == translator.tokenizer.encode("jack saw jill") + [translator.tokenizer.eos_id]
+    for sentence, what in ((" ", "empty"), ("cow " * 600, "601 tokens"), ("\udc80", "the sentence")):
+        with pytest.raises(ValueError, match=what):
+            translator.source_row(sentence)
+    with pytest.raises(ValueError, match="sentence 2 is empty"):
+        translator.translate(["jack saw jill", ""])
+    with pytest.raises(ValueError, match="list of sentences"):
+        translator.translate("jack saw jill")
+
+
+def test_attention_is_the_models_own_for_each_pair(trained, corpus):
+    translator, pairs = trained[0], corpus["test"]
+    for place in ((None, None), (1, 2), (0, None)):
+        looks = translator.attention(pairs, *place)
+        layer, head = translator.config["alignment"] if place == (None, None) else place
+        for (src, tgt), look in zip(encode_pairs(translator.tokenizer, pairs), looks, strict=True):
+            expected = translator.model.alignment(torch.tensor([src]), torch.tensor([tgt]), layer=layer, head=head)[0]
+            torch.testing.assert_close(look, expected, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(look.sum(-1), torch.ones(len(tgt) - 1))
+
+
+def test_links_are_read_off_the_attention(trained, corpus):
+    translator, pairs = trained[0], corpus["test"]
+    for pair, look, links in zip(pairs, translator.attention(pairs, 1, 3), translator.links(pairs, 1, 3), strict=True):
+        words = translator.tokenizer.word_of_piece
+        assert links == links_from_attention(look, words(pair.source), words(pair.target))
+        assert all(i < len(pair.source.split()) and j < len(pair.target.split()) for i, j in links)
+
+
+def test_the_chosen_head_is_the_best_there_is(trained, corpus):
+    translator, gold = trained[0], [pair.links for pair in corpus["valid"]]
+    error = lambda layer, head: alignment_error_rate(translator.links(corpus["valid"], layer, head), gold)
+    best = min(error(layer, head) for layer in range(2) for head in (None, 0, 1, 2, 3))
+    assert error(*choose_head(translator, corpus["valid"])) == best == error(*translator.config["alignment"])
+
+
+def test_a_model_without_attention_says_so(corpus):
+    translator = Translator.train(corpus, model="seq2seq", preset="micro", steps=8, device="cpu", progress=False)
+    with pytest.raises(ValueError, match="no attention"):
+        translator.attention(corpus["test"])
+    assert choose_head(translator, corpus["test"]) == [None, None]
+    assert translator.evaluate(corpus["test"], beam_size=1).aer is None
+
+
+def test_scores_are_those_of_its_translations(trained, corpus):
+    translator, pairs = trained[0], corpus["test"]
+    found, references = translator.translate([pair.source for pair in pairs], beam_size=2), [pair.target for pair in pairs]
+    score = translator.evaluate(pairs, "test", beam_size=2)
+    assert score.bleu == bleu(found, references).value and score.exact_match == exact_match(found, references)
+    assert score.aer == alignment_error_rate(translator.links(pairs), [pair.links for pair in pairs])
+    assert (score.split, score.sentences, score.beam_size) == ("test", 17, 2)
+    assert str(score).startswith(f"test: BLEU {score.bleu:.1f}, chrF {score.chrf:.1f}, exact match") and "AER" in str(score)
+    with pytest.raises(ValueError, match="no pairs"):
+        translator.evaluate([])
+
+
+def test_a_folder_holds_all_of_it(trained, corpus):
+    translator, folder = trained
+    again, sentences = Translator.from_pretrained(folder), [pair.source for pair in corpus["test"]]
+    assert again.config == translator.config and again.device.type == "cpu" and "micro-hindi" in repr(again)
+    assert again.translate(sentences, beam_size=3) == translator.translate(sentences, beam_size=3)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card == model_card(translator.config) and translator.config["data_licence"] in card
+    assert f"| valid | {translator.config['valid']['bleu']:.2f} |" in card and "60 steps" in card
+    assert again.to("meta") is again and again.device.type == "meta"
+
+
+def test_the_scoreboard_has_one_line_a_model(corpus):
+    models = ("model1", "additive")
+    rows, translators = compare(corpus, models=models, steps=8, beam_size=1, device="cpu", progress=False)
+    assert [row.model for row in rows] == list(models) and list(translators) == ["additive"] and "model1" in ALIGNERS
+    assert rows[0].score.aer < 0.5 and rows[0].score.bleu is None
+    assert rows[1].score == translators["additive"].evaluate(corpus["test"], "test", 1)
+    assert rows[1].parameters == sum(p.numel() for p in translators["additive"].model.parameters())
+    lines = scoreboard(rows).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == list(models)
+    assert f"| {rows[1].score.aer:.3f} |" in lines[3] and f"| {rows[0].parameters:,} |" in lines[2]
+    with pytest.raises(ValueError, match="choose one of"):
+        compare(corpus, models=("model1", "model2"), steps=1)
+
+
+def test_an_evaluation_without_scores_is_short():
+    assert str(Evaluation("test", 3, 0, None, None, None, 0.25, "")) == "test: AER 0.250 (3 sentences)"
