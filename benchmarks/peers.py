@@ -69,29 +69,28 @@ def attentions(layer: nn.Module) -> list[nn.Module]:
 class Marian(nn.Module):
     """Hugging Face's MarianMTModel; post-norm, as the paper's, so its weights are ours only if ours is post-norm too."""
 
-    def __init__(self, ours: Transformer, sizes: dict, everywhere: bool = True):
+    def __init__(self, ours: Transformer, sizes: dict, never: tuple[int, ...] = ()):   # never: words that are not to be written
         super().__init__()
         from transformers import MarianConfig, MarianMTModel
         from transformers.utils import logging
         logging.set_verbosity_error()
-        inner = sizes["dropout"] if everywhere else 0.0      # the same sites as torch.nn.Transformer
         config = MarianConfig(
             vocab_size=len(ours.tgt_embedding.weight), d_model=sizes["d_model"], max_position_embeddings=LONGEST,
             encoder_layers=sizes["n_layers"], decoder_layers=sizes["n_layers"], encoder_attention_heads=sizes["n_heads"],
             decoder_attention_heads=sizes["n_heads"], encoder_ffn_dim=sizes["d_ff"], decoder_ffn_dim=sizes["d_ff"],
-            activation_function="relu", dropout=sizes["dropout"], attention_dropout=inner, activation_dropout=inner,
+            activation_function="relu", dropout=sizes["dropout"], attention_dropout=sizes["dropout"], activation_dropout=sizes["dropout"],
             scale_embedding=True, share_encoder_decoder_embeddings=True, tie_word_embeddings=True, pad_token_id=PAD,
             bos_token_id=BOS, eos_token_id=EOS, forced_eos_token_id=None, decoder_start_token_id=BOS)
         self.model = MarianMTModel(config)
         self.copy(ours)
+        self.model.final_logits_bias[:, list(never)] = -1e9
 
     @torch.no_grad()
     def copy(self, ours: Transformer) -> None:
-        """Take over our weights; padding and BOS get a bias that keeps them from being written."""
+        """Take over our weights."""
         body, width = self.model.model, ours.d_model
         body.shared.weight.copy_(ours.tgt_embedding.weight)
         self.model.tie_weights()
-        self.model.final_logits_bias[:, [PAD, BOS]] = -1e9
         for side in (body.encoder, body.decoder):
             side.embed_positions.weight.copy_(sinusoids(torch.arange(LONGEST), width))
         for stack, twin in ((ours.encoder, body.encoder), (ours.decoder, body.decoder)):
@@ -109,7 +108,7 @@ class Marian(nn.Module):
                 b.final_layer_norm.load_state_dict(a.residuals[-1].norm.state_dict())
 
     def logits(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        return self.model(input_ids=src, attention_mask=padding_mask(src, PAD).long(), decoder_input_ids=tgt_in).logits
+        return self.model(input_ids=src, attention_mask=padding_mask(src, PAD).long(), decoder_input_ids=tgt_in, use_cache=False).logits
 
     def loss(self, src: Tensor, tgt: Tensor) -> Tensor:
         return smoothed(self.logits(src, tgt[:, :-1]), tgt)
@@ -158,27 +157,29 @@ class CTranslate2:
 
 
 class XTransformers(nn.Module):
-    """x-transformers' XTransformer, pre-norm, of the same sizes; its weights have no place for ours (no biases, other norms)."""
+    """x-transformers' XTransformer, pre-norm, of the same sizes and dropout sites; it has no place for our weights (no biases)."""
 
     def __init__(self, ours: Transformer, sizes: dict):
         super().__init__()
         from x_transformers import XTransformer
         inner = {"depth": sizes["n_layers"], "heads": sizes["n_heads"], "attn_dim_head": sizes["d_model"] // sizes["n_heads"],
                  "ff_mult": sizes["d_ff"] / sizes["d_model"], "attn_dropout": sizes["dropout"], "ff_dropout": sizes["dropout"],
-                 "layer_dropout": 0.0, "num_tokens": len(ours.tgt_embedding.weight), "max_seq_len": LONGEST, "emb_dropout": sizes["dropout"]}
+                 "attn_sublayer_dropout": sizes["dropout"], "ff_sublayer_dropout": sizes["dropout"],
+                 "ff_custom_activation": nn.ReLU(), "attn_flash": True, "num_tokens": len(ours.tgt_embedding.weight), "max_seq_len": LONGEST, "emb_dropout": sizes["dropout"]}
         self.model = XTransformer(dim=sizes["d_model"], tie_token_emb=True, **{f"enc_{k}": v for k, v in inner.items()},
-                                  **{f"dec_{k}": v for k, v in inner.items()}, dec_tie_embedding=False)
-        net = self.model.decoder.net
-        net.to_logits = lambda x: x @ net.token_emb.emb.weight.T       # tied, as in all the others
+                                  **{f"dec_{k}": v for k, v in inner.items()})
+        self.model.decoder.net.to_logits = None    # the output is tied to the embedding, as in all the others
 
     def loss(self, src: Tensor, tgt: Tensor) -> Tensor:
         real = padding_mask(src, PAD)
         memory = self.model.encoder(src, mask=real, return_embeddings=True)
-        return smoothed(self.model.decoder.net(tgt[:, :-1], context=memory, context_mask=real), tgt)
+        net = self.model.decoder.net
+        hidden = net(tgt[:, :-1], context=memory, context_mask=real, return_embeddings=True)
+        return smoothed(hidden @ net.token_emb.emb.weight.T, tgt)
 
 
 class JoeyRecurrent(nn.Module):
-    """JoeyNMT's recurrent model with Bahdanau's attention: GRU, bidirectional encoder, input feeding."""
+    """JoeyNMT's recurrent model with Bahdanau's attention: GRU, bidirectional encoder, input feeding, one table of words."""
 
     def __init__(self, vocabulary: int, d_model: int, d_hidden: int, dropout: float):
         super().__init__()
@@ -188,9 +189,10 @@ class JoeyRecurrent(nn.Module):
         from joeynmt.encoders import RecurrentEncoder
         from joeynmt.loss import XentLoss
         table = lambda: Embeddings(d_model, vocab_size=vocabulary, padding_idx=PAD)
-        self.src, self.tgt = table(), table()
+        self.src = self.tgt = table()                                # its option tied_embeddings
         self.encoder = RecurrentEncoder("gru", d_hidden, d_model, dropout=dropout, emb_dropout=dropout, bidirectional=True)
         self.decoder = RecurrentDecoder("gru", d_model, d_hidden, self.encoder, "bahdanau", 1, vocabulary, dropout, dropout, dropout)
+        self.decoder.output_layer.weight = self.tgt.lut.weight       # its option tied_softmax, for which d_model is d_hidden
         self.criterion = XentLoss(PAD, SMOOTHING)
 
     def loss(self, src: Tensor, tgt: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Interleaved timing: every candidate takes its turn in each round, and ratios are medians over rounds."""
+"""Interleaved timing: every candidate takes its turn in each round, and ratios are medians over rounds. And memory."""
 import json
 import statistics
 import time
@@ -16,12 +16,18 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, list[float]]:
-    """Seconds of each call, after one round that does not count."""
+def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: torch.device, pause: float = 0.0) -> dict[str, list[float]]:
+    """Seconds of each call, after one round that does not count; each round begins with another candidate.
+
+    A pause before each call lets the threads of the last one go to sleep: those of another library's OpenMP spin for a
+    while and take the cores away.
+    """
     seconds = {name: [] for name in candidates}
     for turn in range(rounds + 1):
-        for name, call in candidates.items():
+        order = list(candidates.items())
+        for name, call in order[turn % len(order):] + order[:turn % len(order)]:
             synchronise(device)
+            time.sleep(pause)
             started = time.perf_counter()
             call()
             synchronise(device)
@@ -37,11 +43,34 @@ def summary(seconds: dict[str, list[float]], base: str) -> dict[str, dict[str, f
             for name, own in seconds.items()}
 
 
+def _resident(field: str) -> float:
+    "Megabytes of this process in memory, now (VmRSS) or at most (VmHWM); Linux."
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":")) / 1024
+
+
+def grown(call: Callable[[], object], times: int, device: torch.device) -> float | None:
+    """Megabytes that the calls needed at their peak beyond what was there before; None where nobody can tell (a CPU without Linux)."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    elif Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")         # the peak begins anew
+        before = _resident("VmRSS")
+    else:
+        return None
+    for turn in range(times):
+        call()
+    synchronise(device)
+    return (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else _resident("VmHWM") - before
+
+
 def show(title: str, rows: dict[str, dict[str, float]], base: str) -> None:
     """Print a summary as a table."""
-    print(f"\n{title}\n{'':34} {'ms':>9}  times as fast as {base}")
+    print(f"\n{title}\n{'':34} {'ms':>9}  {'times as fast as ' + base:40}")
     for name, row in rows.items():
-        print(f"{name:34} {row['milliseconds']:9.2f}  {row['ratio']:.2f}")
+        more = "".join(f"  {row[key]:,.0f} {key}" for key in ("tokens per second", "megabytes") if row.get(key) is not None)
+        print(f"{name:34} {row['milliseconds']:9.2f}  {row['ratio']:.2f}{more}")
 
 
 def record(name: str, figures: dict) -> Path:

@@ -1,67 +1,41 @@
-"""A training step (forward, smoothed loss, backward, Adam) against torch.nn.Transformer, on the same batches.
+"""A training step (forward, smoothed loss, backward, Adam) of this library and of others, on the same batches.
 
-    python benchmarks/training_step.py [--preset tiny] [--rounds 12] [--device cpu]
+    python benchmarks/training_step.py [--preset tiny] [--rounds 12] [--device cpu] [--peers torch marian x-transformers joeynmt]
 
-Both models have the same sizes, the same weights at the start and the same tensors; before anything is timed, their
-losses without dropout must agree. "Same sites" gives this library dropout where torch.nn.Transformer has it too
-(attention weights and inside the feed-forward network); "default" is dropout at the paper's sites. Batches are random
-ids with the lengths of captions. Results go to benchmarks/results/training_step_PRESET_DEVICE.json.
+All Transformers have the preset's sizes; all models read the same tensors, one after the other in every round. Before anything is timed,
+the losses of those that can take this library's weights (torch.nn.Transformer; Marian, which is post-norm, against a
+post-norm model here) must agree without dropout. "Same sites": dropout also on attention weights and inside the
+feed-forward network, where the others have it; "default sites": where the paper has it. JoeyNMT's recurrent model is set
+against `AdditiveSeq2Seq`: GRU and embeddings of 512 whatever the preset, bidirectional encoder, one table of words for source,
+target and output. Memory is what the process grows by in three steps,
+each model in a process of its own. Batches are random ids with the lengths of captions.
+Results go to benchmarks/results/training_step_PRESET_DEVICE.json.
 """
 import argparse
+import json
 import random
+import subprocess
+import sys
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from peers import JoeyRecurrent, Marian, TorchTransformer, XTransformers
+from timing import grown, interleaved, record, show, summary
 from torch import nn
-from torch.nn import functional as F
 from torch.testing import assert_close
 
-from timing import interleaved, record, show, summary
-from transformer_course.functional import causal_mask, padding_mask
+from transformer_course.additive import AdditiveSeq2Seq
 from transformer_course.training import batch_plan, collate, matmul_precision
 from transformer_course.transformer import Transformer
 from transformer_course.translation import PRESETS
 
 warnings.filterwarnings("ignore", message="enable_nested_tensor")
-
-
-class Peer(nn.Module):
-    """torch.nn.Transformer between this library's embeddings and an ordinary projection and loss."""
-
-    def __init__(self, ours: Transformer, sizes: dict):
-        super().__init__()
-        self.ours = ours   # its embedding is shared
-        self.body = nn.Transformer(sizes["d_model"], sizes["n_heads"], sizes["n_layers"], sizes["n_layers"], sizes["d_ff"],
-                                   sizes["dropout"], batch_first=True, norm_first=sizes["norm"] == "pre")
-        self.drop = nn.Dropout(sizes["dropout"])
-
-    def embed(self, tokens):
-        words = self.ours.tgt_embedding(tokens) * self.ours.d_model**0.5
-        return self.drop(words + self.ours.positions(0, tokens.shape[1]))
-
-    def loss(self, src, tgt):
-        real, later = padding_mask(src, 0), ~causal_mask(tgt.shape[1] - 1, tgt.device)
-        hidden = self.body(self.embed(src), self.embed(tgt[:, :-1]), tgt_mask=later, tgt_is_causal=True,
-                           src_key_padding_mask=~real, memory_key_padding_mask=~real)
-        logits = hidden @ self.ours.tgt_embedding.weight.T
-        return F.cross_entropy(logits.flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=0, label_smoothing=0.1)
-
-
-@torch.no_grad()
-def copy_weights(ours: Transformer, theirs: nn.Transformer) -> None:
-    """Our weights into torch.nn.Transformer."""
-    for stack, twin in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
-        for a, b in zip(stack, twin.layers, strict=True):
-            pairs = [(a.attention if hasattr(a, "attention") else a.self_attention, b.self_attn)]
-            pairs += [(a.cross_attention, b.multihead_attn)] if hasattr(a, "cross_attention") else []
-            for mine, other in pairs:
-                other.in_proj_weight.copy_(mine.in_proj.weight)
-                other.in_proj_bias.copy_(mine.in_proj.bias)
-                other.out_proj.load_state_dict(mine.out_proj.state_dict())
-            b.linear1.load_state_dict(a.feed_forward.expand.state_dict())
-            b.linear2.load_state_dict(a.feed_forward.contract.state_dict())
-            for number, residual in enumerate(a.residuals, start=1):
-                getattr(b, f"norm{number}").load_state_dict(residual.norm.state_dict())
+OURS, SAME, TORCH = "this library, default sites", "this library, same sites", "torch.nn.Transformer"
+RECURRENT, JOEY = "this library, additive", "JoeyNMT, recurrent"
+GRU = {"d_model": 512, "d_hidden": 512, "dropout": 0.2}      # one table of words for source, target and output, in both
+PEERS = {"torch": TORCH, "marian": "Marian (Hugging Face)", "x-transformers": "x-transformers", "joeynmt": JOEY}
 
 
 def batches(vocabulary: int, max_tokens: int, count: int, device: torch.device) -> list:
@@ -73,10 +47,11 @@ def batches(vocabulary: int, max_tokens: int, count: int, device: torch.device) 
     return [collate(examples, batch, 0, device) for batch in batch_plan(examples, max_tokens)[:count]]
 
 
-def stepper(model: nn.Module, parameters, data: list):
+def stepper(model: nn.Module, data: list) -> Callable[[], None]:
     """A function that trains on the next batch each time it is called."""
-    optimizer = torch.optim.Adam(parameters, lr=1e-4, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     turn = iter(range(10**9))
+    model.train()
 
     def step():
         model.loss(*data[next(turn) % len(data)]).backward()
@@ -85,38 +60,90 @@ def stepper(model: nn.Module, parameters, data: list):
     return step
 
 
+def makers(preset: str) -> dict[str, Callable[[], nn.Module]]:
+    """For each model a function that makes it."""
+    sizes, vocabulary = PRESETS[preset].sizes["transformer"], PRESETS[preset].vocabulary
+
+    def ours(**changes):
+        torch.manual_seed(1)
+        return Transformer(vocabulary, vocabulary, **sizes | changes)
+
+    everywhere = {"attention_dropout": sizes["dropout"], "ff_dropout": sizes["dropout"]}
+    return {TORCH: lambda: TorchTransformer(ours(), sizes), SAME: lambda: ours(**everywhere), OURS: ours,
+            PEERS["marian"]: lambda: Marian(ours(norm="post"), sizes), PEERS["x-transformers"]: lambda: XTransformers(ours(), sizes),
+            JOEY: lambda: JoeyRecurrent(vocabulary, **GRU), RECURRENT: lambda: AdditiveSeq2Seq(vocabulary, vocabulary, **GRU)}
+
+
+def check(preset: str, wanted: list[str], batch: tuple, device: torch.device) -> None:
+    """The same weights give the same loss where a peer has a place for them."""
+    sizes, vocabulary = PRESETS[preset].sizes["transformer"], PRESETS[preset].vocabulary
+    for name, norm, peer in (("torch", "pre", TorchTransformer), ("torch", "post", TorchTransformer), ("marian", "post", Marian)):
+        if name in wanted:
+            ours = Transformer(vocabulary, vocabulary, **sizes | {"norm": norm}).to(device).eval()
+            theirs = peer(ours, sizes | {"norm": norm}).to(device).eval()
+            with torch.no_grad():
+                assert_close(theirs.loss(*batch), ours.loss(*batch), rtol=1e-4, atol=1e-4)
+
+
+def installed(wanted: list[str], make: dict[str, Callable]) -> list[str]:
+    """The names of the models to time; a peer that is not here is named and left out."""
+    names = [SAME, OURS]
+    for peer in wanted:
+        try:
+            make[PEERS[peer]]()
+            names += [RECURRENT, JOEY] if peer == "joeynmt" else [PEERS[peer]]
+        except ImportError as missing:
+            print(f"{PEERS[peer]} is left out: {missing}; see benchmarks/requirements.txt")
+    return names
+
+
+def memory(name: str, preset: str, batch_tokens: int, device: torch.device, precision: str) -> float | None:
+    """Megabytes that one model's steps need; this process must do nothing else."""
+    data = batches(PRESETS[preset].vocabulary, batch_tokens, 3, device)
+    with matmul_precision(precision):
+        return grown(stepper(makers(preset)[name]().to(device), data), 3, device)
+
+
+def memory_apart(name: str, given: argparse.Namespace, precision: str) -> float | None:
+    """`memory` in a process of its own."""
+    command = [sys.executable, str(Path(__file__)), "--preset", given.preset, "--device", given.device,
+               "--batch-tokens", str(given.batch_tokens), "--memory-of", name, precision]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="tiny", choices=[name for name in PRESETS if name != "micro"])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch-tokens", type=int, help="Default: the preset's.")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     device, preset = torch.device(given.device), PRESETS[given.preset]
-    sizes, vocabulary, figures = preset.sizes["transformer"], preset.vocabulary, {}
-    data = batches(vocabulary, preset.batch_tokens, 6, device)
-    torch.manual_seed(1)
-    ours = Transformer(vocabulary, vocabulary, **sizes).to(device)
-    same = Transformer(vocabulary, vocabulary, **sizes, attention_dropout=sizes["dropout"], ff_dropout=sizes["dropout"]).to(device)
-    same.load_state_dict(ours.state_dict())
-    peer = Peer(Transformer(vocabulary, vocabulary, **sizes), sizes).to(device)
-    peer.ours.load_state_dict(ours.state_dict())
-    copy_weights(ours, peer.body)
-    for model in (ours, same, peer):
-        model.eval()
-    for other in (same, peer):
-        assert_close(other.loss(*data[0]), ours.loss(*data[0]), rtol=1e-4, atol=1e-4)
-    for model in (ours, same, peer):
-        model.train()
-    candidates = {"torch.nn.Transformer": stepper(peer, [*peer.body.parameters(), peer.ours.tgt_embedding.weight], data),
-                  "this library, same sites": stepper(same, same.parameters(), data),
-                  "this library, default sites": stepper(ours, ours.parameters(), data)}
+    given.batch_tokens = given.batch_tokens or preset.batch_tokens
+    if given.memory_of:
+        return print(json.dumps(memory(given.memory_of[0], given.preset, given.batch_tokens, device, given.memory_of[1])))
+    data, make = batches(preset.vocabulary, given.batch_tokens, 6, device), makers(given.preset)
+    names = installed(given.peers, make)
+    check(given.preset, [peer for peer in given.peers if PEERS[peer] in names], data[0], device)
+    models = {name: make[name]().to(device) for name in names}
+    parameters = {name: sum(p.numel() for p in model.parameters() if p.requires_grad) for name, model in models.items()}
+    candidates = {name: stepper(model, data) for name, model in models.items()}
+    base, tokens = TORCH if TORCH in names else SAME, sum(int((tgt[:, 1:] != 0).sum()) for src, tgt in data) / len(data)
+    figures = {"preset": given.preset, "sizes": preset.sizes["transformer"], "recurrent sizes": GRU, "batch_tokens": given.batch_tokens,
+               "real target tokens in a batch": tokens, "rounds": given.rounds}
     for precision in ("highest", "medium"):
-        with matmul_precision(precision):
-            rows = summary(interleaved(candidates, given.rounds, device), "torch.nn.Transformer")
-        show(f"training step, {given.preset}, {precision} precision", rows, "torch.nn.Transformer")
-        figures[precision] = rows
-    tokens = sum(int((tgt[:, 1:] != 0).sum()) for src, tgt in data) / len(data)
-    figures |= {"preset": given.preset, "sizes": sizes, "real target tokens in a batch": tokens, "rounds": given.rounds}
+        groups = {"training step": ([n for n in names if n not in (JOEY, RECURRENT)], base)}
+        groups |= {"recurrent training step": ([JOEY, RECURRENT], JOEY)} if JOEY in names else {}
+        for title, (members, first) in groups.items():
+            with matmul_precision(precision):
+                rows = summary(interleaved({name: candidates[name] for name in members}, given.rounds, device), first)
+            for name in members:
+                rows[name] |= {"tokens per second": 1000 * tokens / rows[name]["milliseconds"], "parameters": parameters[name],
+                               "megabytes": memory_apart(name, given, precision)}
+            show(f"{title}, {given.preset}, {precision} precision", rows, first)
+            figures[f"{title}, {precision}"] = rows
     print(f"\nrecorded in {record(f'training_step_{given.preset}_{device.type}', figures)}")
 
 

@@ -4,12 +4,15 @@
     python experiments/small_data.py --only rotary "batches half"
 
 Every run learns from the same number of passes over the training pairs (so a slower or busy machine changes nothing but
-the waiting), on one thread, and is scored on `valid` only: no test set is read. Writes results/small_data.json after each
-run and goes on where an earlier call stopped; several calls may run side by side.
+the waiting), on one thread, warms up during the same share of its steps, and is scored on `valid` only: no test set is read.
+One seed unless more are asked for, so half a point of BLEU between two of them says nothing. Writes
+results/small_data.json after each run and goes on where an earlier call stopped; two calls may run side by side.
 """
 import argparse
+import fcntl
 import json
 import time
+from contextlib import contextmanager
 
 import torch
 from records import RESULTS, facts, write
@@ -24,7 +27,7 @@ from transformer_course.translation import PRESETS, Translator, encode_pairs
 TINY = PRESETS["tiny"]
 SIZES, PEAK = TINY.of("transformer")
 BASE = {**SIZES, "positions": "sinusoidal", "attention_dropout": 0.0, "ff_dropout": 0.0, "vocabulary": TINY.vocabulary,
-        "batch_tokens": TINY.batch_tokens, "peak": PEAK, "subword_dropout": 0.0, "smoothing": 0.1}
+        "batch_tokens": TINY.batch_tokens, "peak": PEAK, "subword_dropout": 0.0, "smoothing": 0.1, "warmup": 0.2}     # of all steps
 CHANGES = {
     "tiny": {},
     "rotary": {"positions": "rotary"}, "relative": {"positions": "relative"},
@@ -58,25 +61,36 @@ class FreshPieces(Trainer):
 
 def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
     """Train once; BLEU and loss on valid of the mean of the last epochs' weights."""
-    given = BASE | changes
+    given, began = BASE | changes, facts()
     pairs, valid = corpus["train"], corpus["valid"]
     tokenizer = Tokenizer.train([text for pair in pairs for text in (pair.source, pair.target)], kind=TINY.tokens,
                                 size=given["vocabulary"])
     torch.manual_seed(seed)
     model = Transformer(len(tokenizer), len(tokenizer), **{name: given[name] for name in MODEL})
     settings = Settings(batch_tokens=given["batch_tokens"], smoothing=given["smoothing"], average=AVERAGED, seed=seed, device="cpu")
-    schedule = linear_decay(given["peak"], round(TINY.warmup * TINY.batch_tokens / given["batch_tokens"]))
-    rest = (model, encode_pairs(tokenizer, pairs), schedule, encode_pairs(tokenizer, valid), settings)
-    trainer = (FreshPieces(tokenizer, pairs, given["subword_dropout"], *rest) if given["subword_dropout"] else Trainer(*rest))
-    steps = round(epochs * len(trainer._plan()))
+    rest = (model, encode_pairs(tokenizer, pairs), None, encode_pairs(tokenizer, valid), settings)
+    trainer = FreshPieces(tokenizer, pairs, given["subword_dropout"], *rest) if given["subword_dropout"] else Trainer(*rest)
+    steps = 0
+    for trainer.epoch in range(epochs):
+        steps += len(trainer._plan())
+    trainer.epoch, trainer.schedule = 0, linear_decay(given["peak"], round(given["warmup"] * steps))
     trainer.run(steps, None, False)
+    assert (trainer.epoch, trainer.position) == (epochs, 0)      # so the weights averaged are those of whole epochs
     average_weights(trainer)
     translator = Translator(model, tokenizer, {})
     scores = {f"beam {k}": translator.evaluate(valid, "valid", k).bleu for k in (1, 5)}
-    return {"seed": seed, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds, "valid": scores,
+    return {"seed": seed, **began, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds, "valid": scores,
             "loss_per_pair": evaluate_loss(model, rest[3]) * sum(len(t) - 1 for s, t in rest[3]) / len(valid),
             "parameters": sum(p.numel() for p in model.parameters()),
             "history": [{k: round(v, 4) for k, v in epoch.items()} for epoch in trainer.history]}
+
+
+@contextmanager
+def alone():
+    """Inside the block no other call reads or writes the record."""
+    with open(RESULTS / ".small_data.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def noted(path, epochs: int) -> dict:
@@ -100,10 +114,10 @@ def main() -> None:
             if any(r["seed"] == seed for r in noted(path, given.epochs)["variants"].get(name, {"runs": []})["runs"]):
                 continue
             began, result = time.perf_counter(), run(CHANGES[name], seed, given.epochs, corpus)
-            record = noted(path, given.epochs)              # again: another call may have added to it
-            record["variants"].setdefault(name, {"changes": CHANGES[name], "runs": []})["runs"].append(result)
-            write("small_data", {**facts(), "epochs": given.epochs, "base": BASE, "averaged_epochs": AVERAGED,
-                                 "variants": record["variants"]})
+            with alone():
+                record = noted(path, given.epochs)          # again: another call may have added to it
+                record["variants"].setdefault(name, {"changes": CHANGES[name], "runs": []})["runs"].append(result)
+                write("small_data", {"epochs": given.epochs, "base": BASE, "averaged_epochs": AVERAGED, "variants": record["variants"]})
             print(f"{name}, seed {seed}: valid {result['valid']}, {time.perf_counter() - began:.0f} s", flush=True)
 
 

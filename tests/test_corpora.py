@@ -355,3 +355,12 @@ def test_the_real_files_are_sound():
     states = {path: state for name in corpora.CATALOGUE for path, state in corpora.verify(name).items()}
     assert all(state in ("ok", "not here") for state in states.values()), states
     assert all(states[path] == "ok" for name in corpora.CATALOGUE for path in corpora.CATALOGUE[name].files)
+
+
+def test_splits_are_read_once_and_only_when_asked_for():
+    reads = []
+    splits = corpora.Splits({"train": lambda: reads.append("train") or [1, 2, 3], "valid": lambda: reads.append("valid") or [4]})
+    assert len(splits) == 2 and list(splits) == ["train", "valid"] and "valid" in splits and "test" not in splits
+    assert splits.size("train") is None and not reads
+    assert splits["train"] == [1, 2, 3] and splits["train"] == [1, 2, 3] and reads == ["train"]
+    assert splits.size("train") == 3 and splits.size("valid") is None

@@ -1,4 +1,6 @@
 """The Transformer on random sizes: cache, causality, padding, and rows that are wholly masked."""
+import itertools
+
 import torch
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
@@ -6,8 +8,9 @@ from torch.testing import assert_close
 from transformer_course.attention import MultiHeadAttention, attention
 from transformer_course.functional import Dropout, causal_mask, dropout, padding_mask, projected_loss, smoothed_cross_entropy
 from transformer_course.positions import POSITIONS, Learned, Sinusoidal, sinusoids
+from transformer_course.search import astar_search
 from transformer_course.recipe import inverse_sqrt, linear_decay, noam
-from transformer_course.transformer import Transformer
+from transformer_course.transformer import ROOM, Transformer
 
 sizes = st.fixed_dictionaries({
     "n_heads": st.sampled_from([1, 2, 3]), "n_layers": st.tuples(st.integers(1, 2), st.integers(1, 2)),
@@ -52,13 +55,79 @@ def test_later_words_and_padding_reach_nothing(options, seed, place):
     assert_close(model.loss(src, tgt), model.loss(wider, torch.nn.functional.pad(tgt, (0, 2))))
 
 
+@settings(max_examples=15)
+@given(st.integers(0, 10**6), st.sampled_from(POSITIONS))
+def test_any_state_may_be_continued_again_and_again(seed, positions):
+    """A pool of states grows by steps and selections of any of them; each gives what the full pass over its words gives.
+
+    It begins near the end of a store. Now gradients are wanted and now not, or now inference mode is on and now not.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    pick = lambda high, *shape: torch.randint(high, shape, generator=draw)
+    model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7, positions=positions, dropout=0.0).eval()
+    src, _ = batch(seed)
+    modes = (torch.no_grad, (torch.enable_grad, torch.inference_mode)[seed % 2])    # PyTorch takes no gradients of the latter
+    with modes[1]():
+        state, words = model.start(src), pick(13, 3, ROOM - 3)
+    for token in words.T:
+        with modes[pick(2, 1)]():
+            state = model.step(state, token)[1]
+    pool = [(state, torch.arange(3), words)]                                                   # state, sentences, words
+    for turn in range(2 * ROOM):
+        state, sentence, words = pool[pick(len(pool), 1) if turn % 3 == 0 else -1]
+        with modes[pick(2, 1)]():
+            if turn % 5 == 4:
+                rows = [torch.randperm(len(words), generator=draw), pick(len(words), 4)][turn % 2]
+                pool.append((state.select(rows), sentence[rows], words[rows]))
+            else:
+                token = pick(13, len(words))
+                logits, after = model.step(state, token)
+                pool.append((after, sentence, torch.cat((words, token[:, None]), dim=1)))
+                assert_close(logits, model(src[sentence], pool[-1][2])[:, -1], rtol=1e-4, atol=1e-4)
+        pool = [pool[0], *pool[-6:]]
+
+
+def test_a_search_may_go_on_from_a_state_whose_gradients_are_wanted():
+    model, (src, tgt) = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7, dropout=0.0).eval(), batch(3)
+    first, state = model.step(model.start(src), tgt[:, 0])
+    second, state = model.step(state, tgt[:, 1])
+    with torch.no_grad():
+        assert_close(model.step(state, tgt[:, 2])[0], model(src, tgt)[:, 2])
+    (first.sum() + second.sum()).backward()
+    expected = torch.autograd.grad(model(src, tgt[:, :2]).sum(), model.tgt_embedding.weight)[0]
+    assert_close(model.tgt_embedding.weight.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_exact_search_joins_states_of_the_transformer():
+    torch.manual_seed(5)
+    model = Transformer(11, 7, d_model=12, n_heads=3, n_layers=2, d_ff=9, tied=False).eval()
+    src, _ = batch(2)
+    proof = astar_search(model, src, max_len=4)
+    assert proof.proven.all()
+    for row, score in zip(src, proof.found.scores):
+        best = max((model(row[None], torch.tensor([[1, *words]]))[0].log_softmax(-1).gather(1, torch.tensor([*words, 2])[:, None]).sum().item()
+                    for length in range(4) for words in itertools.product((3, 4, 5, 6), repeat=length)))
+        assert abs(best - score.item()) < 1e-4
+
+
+def test_select_leaves_the_source_alone_where_no_sentence_changes():
+    model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7).eval()
+    beam = model.start(batch(1)[0]).select(torch.tensor([0, 0, 1, 1]))
+    assert beam.select(torch.tensor([1, 0, 3, 3])).source is beam.source
+    for rows in ([2, 3, 0, 1], [0, 1], [0, 2, 2, 3]):
+        moved = beam.select(torch.tensor(rows))
+        for mine, old in zip(moved.source, beam.source, strict=True):
+            assert all(torch.equal(a, b[rows]) for a, b in zip(mine, old, strict=True))
+        assert torch.equal(moved.source_mask, beam.source_mask[rows]) and torch.equal(moved.sentence, beam.sentence[rows])
+
+
 def test_shapes_are_right_without_any_numbers():
     with torch.device("meta"):
         model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=(1, 2), d_ff=7)
         src, tgt = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
         logits, state = model.step(model.start(src), tgt[:, 0])
         assert model(src, tgt).shape == (2, 7, 13) and model.loss(src, tgt).shape == () and logits.shape == (2, 13)
-        assert len(state.past) == 2 and state.past[0][0].shape == (2, 3, 1, 4) and state.position == 1
+        assert len(state.past) == 2 and state.past[0].pair[0].shape == (2, 3, 1, 4) and state.position == 1
 
 
 def test_a_source_of_nothing_but_padding_gives_finite_numbers_and_gradients():

@@ -1,0 +1,108 @@
+"""Translating 1,000 sentences, greedily and with a beam of 5, by this library, Marian (Hugging Face) and CTranslate2.
+
+    python benchmarks/decoding.py [--preset tiny] [--length 50] [--device cpu]
+
+All have the same weights (random, post-norm as Marian is) and read the same batches of 100 sentences with the lengths of
+captions, longest first; every hypothesis has exactly `length` words, since with random weights the end is not where it
+would be. Before anything is timed, the logits of this library and of Marian must agree, and the translations of all three
+for nine sentences in ten (greedy) and one in two (beam; near ties). The three take turns, batch by batch; ratios are medians over the ten batches.
+Results go to benchmarks/results/decoding_PRESET_DEVICE.json.
+"""
+import argparse
+import statistics
+
+import torch
+from peers import BOS, LONGEST, PAD, CTranslate2, Marian
+from timing import interleaved, record, show, summary
+from torch.testing import assert_close
+
+from transformer_course.search import beam_search, greedy_search
+from transformer_course.text import pad
+from transformer_course.training import matmul_precision
+from transformer_course.transformer import Transformer
+from transformer_course.translation import PRESETS
+
+SENTENCES, BATCH, BEAM = 1000, 100, 5
+OURS, MARIAN, CT2 = "this library", "Marian (Hugging Face)", "CTranslate2"
+
+
+def sources(vocabulary: int, device: torch.device) -> list[torch.Tensor]:
+    """Random ids with the lengths of captions, longest first, in batches."""
+    draw = torch.Generator().manual_seed(1)
+    lengths = sorted((14 + 4 * torch.randn(SENTENCES, generator=draw)).round().clamp(4, 30).int().tolist(), reverse=True)
+    rows = [torch.randint(4, vocabulary, (n,), generator=draw).tolist() + [2] for n in lengths]
+    return [pad(rows[first:first + BATCH], 0, device) for first in range(0, SENTENCES, BATCH)]
+
+
+def ours_decode(model: Transformer, src: torch.Tensor, beam_size: int, length: int) -> torch.Tensor:
+    """Exactly `length` words for each sentence (here alone the last of them may be the end)."""
+    if beam_size == 1:
+        return greedy_search(model, src, length, min_len=length).tokens
+    return beam_search(model, src, beam_size, length, min_len=length).tokens
+
+
+def check(model: Transformer, peers: dict, src: torch.Tensor) -> None:
+    """The same weights give the same logits and, but for rounding, the same greedy words."""
+    tgt_in = torch.randint(4, len(model.tgt_embedding.weight), (len(src), 7), device=src.device)
+    tgt_in[:, 0] = 1
+    if MARIAN in peers:
+        with torch.no_grad():
+            assert_close(peers[MARIAN].logits(src, tgt_in)[..., 2:], model(src, tgt_in)[..., 2:], rtol=1e-3, atol=1e-3)
+    for beam_size, least in ((1, 0.9), (BEAM, 0.5)):        # in a beam, many hypotheses are nearly as good as the best
+        found = ours_decode(model, src, beam_size, 12)[:, :11]
+        for name, peer in peers.items():
+            same = (peer.decode(src, beam_size, 12)[:, :11].cpu() == found.cpu()).all(1).float().mean().item()
+            print(f"{name}: {same:.0%} of the translations are the same with beam {beam_size}")
+            assert same >= least
+
+
+def turns(calls: dict, batches: list) -> dict:
+    """Candidates for `interleaved`: each call takes the next batch, the first one twice (its first round does not count)."""
+    def through(call):
+        order = iter([batches[0], *batches])
+        return lambda: call(next(order))
+    return {name: through(call) for name, call in calls.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="tiny", choices=[name for name in PRESETS if name != "micro"])
+    parser.add_argument("--length", type=int, default=50)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    if not 12 <= given.length < LONGEST:
+        parser.error(f"--length must be from 12 to {LONGEST - 1}, the positions that the others have")
+    device, preset = torch.device(given.device), PRESETS[given.preset]
+    sizes, vocabulary = preset.sizes["transformer"] | {"norm": "post"}, preset.vocabulary
+    torch.manual_seed(1)
+    model = Transformer(vocabulary, vocabulary, **sizes).to(device).eval()
+    batches, peers = sources(vocabulary, device), {}
+    for name, make in ((MARIAN, lambda: Marian(model, sizes, never=(PAD, BOS)).to(device).eval()),
+                       (CT2, lambda: CTranslate2(Marian(model, sizes, never=(PAD, BOS)).eval(), torch.get_num_threads(), device.type))):
+        try:
+            peers[name] = make()
+        except ImportError as missing:
+            print(f"{name} is left out: {missing}; see benchmarks/requirements.txt")
+    check(model, peers, batches[0])
+    figures = {"preset": given.preset, "sizes": sizes, "sentences": SENTENCES, "batch": BATCH, "length": given.length}
+    for title, beam_size in (("greedy", 1), (f"beam {BEAM}", BEAM)):
+        for precision in ("highest", "medium"):
+            calls = {OURS: lambda src: ours_decode(model, src, beam_size, given.length)}
+            calls |= {name: lambda src, peer=peer: peer.decode(src, beam_size, given.length) for name, peer in peers.items()
+                      if name != CT2}
+            if CT2 in peers:                 # words are made beforehand: it is the search that is timed
+                words = {id(src): peers[CT2].texts(src) for src in batches}
+                calls[CT2] = lambda src: peers[CT2].decode_texts(words[id(src)], beam_size, given.length)
+            with matmul_precision(precision):
+                seconds = interleaved(turns(calls, batches), len(batches), device, pause=0.5)
+            rows = summary(seconds, OURS)
+            for name, row in rows.items():
+                row |= {"sentences per second": BATCH / statistics.median(seconds[name]), "ours is faster by": statistics.median(b / a for a, b in zip(seconds[OURS], seconds[name]))}
+            show(f"{title}, {given.preset}, {precision} precision (CTranslate2: float32)", rows, OURS)
+            print("   ".join(f"{name}: {row['sentences per second']:.0f} sentences/s" for name, row in rows.items()))
+            figures[f"{title}, {precision}"] = rows
+    print(f"\nrecorded in {record(f'decoding_{given.preset}_{device.type}', figures)}")
+
+
+if __name__ == "__main__":
+    main()
