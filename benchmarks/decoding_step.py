@@ -47,11 +47,15 @@ def ways(model: Transformer, state, src: torch.Tensor, tgt: torch.Tensor, t: int
 
 def draw(figures: dict, path: Path) -> None:
     """Milliseconds by position."""
+    plots.use_style()
     (ax,) = plots.grid(1, columns=1, width=5.5, height=3.4)
     for name, marker, colour in ((NO_CACHE, "s", plots.PALETTE[1]), (CACHE, "o", plots.PALETTE[0])):
         ax.plot(POSITIONS, [figures[str(t)][name]["milliseconds"] for t in POSITIONS], marker=marker, color=colour, label=name)
     ax.set(xscale="log", yscale="log", xlabel="position of the new word", ylabel="milliseconds for one word")
-    ax.legend()
+    ax.set_xticks(POSITIONS[::3], [f"{t:,}" for t in POSITIONS[::3]], minor=False)
+    ax.set_xticks([], minor=True)
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    ax.legend(frameon=False)
     plots.save(ax, path)
 
 
