@@ -103,7 +103,7 @@ def _function_of(source: str) -> str:
         raise ValueError("an exercise cell defines no function")
     return names[-1]
 
-
+# %% ../nbs/90_checking.ipynb #cell-10
 def read_exercises(notebook: dict, lesson: str) -> list[Exercise]:
     """The exercises of a notebook, in order.
 
@@ -127,7 +127,7 @@ def read_exercises(notebook: dict, lesson: str) -> list[Exercise]:
         raise ValueError(f"{lesson}: the exercise {_function_of(source)!r} has no cell with the tag 'checks'")
     return found
 
-# %% ../nbs/90_checking.ipynb #cell-11
+# %% ../nbs/90_checking.ipynb #cell-12
 def author_notebooks() -> dict[str, dict]:
     """All exercise notebooks with their solutions, by lesson."""
     package = Path(str(files("transformer_course")))
@@ -150,7 +150,7 @@ def all_exercises() -> dict[str, Exercise]:
             found[exercise.name] = exercise
     return found
 
-# %% ../nbs/90_checking.ipynb #cell-15
+# %% ../nbs/90_checking.ipynb #cell-16
 class Draw:
     """Random inputs for a check, the same at each call."""
 
@@ -189,7 +189,7 @@ class Ready:
     seconds: float                # that one call may take
     names: dict                   # what the notebook's cells defined
 
-
+# %% ../nbs/90_checking.ipynb #cell-17
 def mistaken(source: str, change: str | tuple[str, ...]) -> str:
     """A solution with a mistake: a whole cell, or pairs (old text, new text, old, new, …) to replace in it.
 
@@ -224,7 +224,7 @@ def function_from(source: str, ready: Ready, name: str) -> Callable:
     exec(compile(source, f"a version of {name}", "exec"), names)
     return names[name]
 
-# %% ../nbs/90_checking.ipynb #cell-18
+# %% ../nbs/90_checking.ipynb #cell-20
 class TooLong(BaseException):
     """Raised inside a learner's function whose time is up; no `except Exception` catches it."""
 
@@ -264,7 +264,7 @@ def with_limit(call: Callable[[], object], seconds: float) -> object:
         raise box["error"]
     return box["value"]
 
-
+# %% ../nbs/90_checking.ipynb #cell-21
 @contextmanager
 def undisturbed():
     """Whatever happens inside, the CPU's random states, number type and gradient mode of the notebook stay as they were."""
@@ -281,7 +281,7 @@ def undisturbed():
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
 
-# %% ../nbs/90_checking.ipynb #cell-19
+# %% ../nbs/90_checking.ipynb #cell-22
 @dataclass
 class Outcome:
     """What became of one call."""
@@ -315,7 +315,7 @@ def outcome(fn: Callable, arguments: tuple, seconds: float) -> Outcome:
     changed = [i for i, (now, before) in enumerate(zip(given, arguments)) if difference(now, before)]
     return Outcome(value, changed=changed[0] if changed else None)
 
-# %% ../nbs/90_checking.ipynb #cell-21
+# %% ../nbs/90_checking.ipynb #cell-24
 def _kind(value: object) -> str:
     "How a value's kind is called."
     return "nothing (None)" if value is None else "a tensor" if isinstance(value, Tensor) else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
@@ -348,7 +348,7 @@ def _tensors_differ(got: Tensor, expected: Tensor, what: str) -> str | None:
     place = tuple((~same).nonzero()[0].tolist())
     return f"{what} has wrong values, {int((~same).sum())} of {same.numel()}; the first at {list(place)}: {shown(expected[place])} expected, {shown(got[place])} got"
 
-
+# %% ../nbs/90_checking.ipynb #cell-25
 def difference(
     got: object,
     expected: object,
@@ -385,7 +385,7 @@ def difference(
         return None
     return f"{what} has the wrong value" + ("; capital and small letters differ" if str(got).lower() == str(expected).lower() else "")
 
-
+# %% ../nbs/90_checking.ipynb #cell-26
 class Shown(str):
     """Text that stands without quotation marks wherever it is shown."""
 
@@ -415,7 +415,7 @@ def _rounded(value: object) -> object:
         return type(value)(map(_rounded, value)) if type(value) in (list, tuple) else value
     return Shown(shown(value)) if isinstance(value, Tensor) else value
 
-# %% ../nbs/90_checking.ipynb #cell-25
+# %% ../nbs/90_checking.ipynb #cell-30
 MARKS = {"passed": "✓", "not attempted": "○", "wrong": "✗", "error": "!"}
 COLOURS = {"passed": "#0072B2", "not attempted": "#777777", "wrong": "#D55E00", "error": "#CC79A7"}   # told apart by all eyes
 
@@ -456,7 +456,7 @@ class Report:
         return (f'<div style="border-left: 5px solid {colour}; padding: 2px 10px"><b style="color: {colour}">{head}</b>'
                 + (f'<pre style="margin: 4px 0; white-space: pre-wrap">{body}</pre>' if body else "") + "</div>")
 
-# %% ../nbs/90_checking.ipynb #cell-26
+# %% ../nbs/90_checking.ipynb #cell-31
 def _named(solution: Callable, arguments: tuple) -> tuple[tuple[str, str], ...]:
     "Names of the parameters, and what they got."
     names = list(inspect.signature(solution).parameters)
@@ -497,7 +497,7 @@ def _alike(one: Outcome, other: Outcome) -> bool:
         return type(one.error) is type(other.error) and str(one.error) == str(other.error)
     return one.changed == other.changed and difference(one.value, other.value) is None
 
-
+# %% ../nbs/90_checking.ipynb #cell-32
 def _listed(got: list[Outcome], ready: Ready, name: str) -> str | None:
     "The message of the mistake that does the same as the learner's function in every case."
     for message, source in ready.mistakes.items():
@@ -532,7 +532,7 @@ def _broken(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
                 return message, case
     return None
 
-# %% ../nbs/90_checking.ipynb #cell-27
+# %% ../nbs/90_checking.ipynb #cell-33
 def _elsewhere(arguments: object, change: Callable[[Tensor], Tensor]) -> object:
     "The arguments with every tensor changed, at any depth."
     if isinstance(arguments, Tensor):
@@ -559,7 +559,7 @@ def _generality(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
             return "it makes a tensor on the CPU whatever the device of its arguments: give device=, or use zeros_like, new_zeros", case
     return None
 
-# %% ../nbs/90_checking.ipynb #cell-28
+# %% ../nbs/90_checking.ipynb #cell-34
 def diagnose(
     fn: Callable,
     exercise: Exercise,
@@ -581,7 +581,7 @@ def diagnose(
 def _ready(exercise: Exercise) -> Ready:
     return prepare(exercise)
 
-
+# %% ../nbs/90_checking.ipynb #cell-35
 def _diagnosis(fn: Callable, exercise: Exercise, ready: Ready, about: dict, listed: bool) -> Report:
     "The report of `diagnose`."
     results, first = [], None
@@ -616,7 +616,7 @@ def _property(fn: Callable, ready: Ready) -> str | None:
     except Exception:
         return None
 
-# %% ../nbs/90_checking.ipynb #cell-36
+# %% ../nbs/90_checking.ipynb #cell-43
 def prove(exercise: Exercise) -> int:
     """Prove an exercise's checks right; returns how many mistakes they tell apart.
 
@@ -636,7 +636,7 @@ def prove(exercise: Exercise) -> int:
     assert ready.hints, f"{name}: there is no hint"
     return len(ready.mistakes)
 
-# %% ../nbs/90_checking.ipynb #cell-39
+# %% ../nbs/90_checking.ipynb #cell-46
 _last: list[str] = []              # the exercise that was checked last
 _unfolded: dict[str, int] = {}     # lines of its solution that were shown
 
@@ -669,7 +669,7 @@ def check(answer: Callable) -> Report:
     note([report])
     return report
 
-
+# %% ../nbs/90_checking.ipynb #cell-47
 def _asked(which: object) -> Exercise:
     "The exercise that is meant: the one named, or the last one checked."
     if which is not None:
@@ -699,7 +699,7 @@ def solution(which: object = None, lines: int = 1) -> Shown:
     rest = len(source) - visible
     return Shown("\n".join(source[:visible] + ([f"    … ({rest} more lines: call solution() again)"] if rest else [])))
 
-# %% ../nbs/90_checking.ipynb #cell-41
+# %% ../nbs/90_checking.ipynb #cell-49
 FOLDER_MARK, PROGRESS = "course.json", "progress.json"
 
 
@@ -738,7 +738,7 @@ def note(reports: Sequence[Report], folder: str | Path | None = None) -> None:
         except OSError as problem:               # a folder for reading only, a full disk: the answer matters more
             print(f"the result could not be noted: {problem.filename or folder}: {problem.strerror}", file=sys.stderr)
 
-
+# %% ../nbs/90_checking.ipynb #cell-50
 _writing = threading.Lock()
 
 
@@ -755,7 +755,7 @@ def _add(reports: Sequence[Report], folder: Path) -> None:
         known[report.exercise] = {"status": report.status, "when": time.strftime("%Y-%m-%d %H:%M"), "checks": entry["checks"] + 1}
     write_atomically(folder / PROGRESS, json.dumps({"exercises": known}, indent=1).encode())
 
-# %% ../nbs/90_checking.ipynb #cell-42
+# %% ../nbs/90_checking.ipynb #cell-51
 @dataclass(frozen=True)
 class Progress:
     """Lessons and exercises done."""
@@ -783,7 +783,7 @@ class Progress:
         last = html.escape(repr(self).splitlines()[-1])
         return f"<table><tr><th>lesson</th><th>done</th><th>exercises</th></tr>{''.join(rows)}</table><p>{last}</p>"
 
-
+# %% ../nbs/90_checking.ipynb #cell-52
 def progress(folder: str | Path | None = None) -> Progress:
     """What is done in a course's folder (default: the one we are in).
 

@@ -58,7 +58,7 @@ def one_line(error: BaseException) -> str:
         return f"error: {text}"
     return f"error: unexpected {type(error).__name__}: {text} (add --debug to see where)"
 
-
+# %% ../nbs/91_cli.ipynb #cell-7
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with 0 for success."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("stopped" if interrupted else one_line(error), file=sys.stderr)
         sys.exit(130 if interrupted else getattr(error, "exit_code", 1))
 
-# %% ../nbs/91_cli.ipynb #cell-9
+# %% ../nbs/91_cli.ipynb #cell-10
 def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     "A table as wide as the terminal."
     table = Table(*columns, title=title, title_justify="left")
@@ -116,7 +116,7 @@ def data_verify(
     if any(state not in ("ok", "not here") for state in states.values()):
         raise typer.Exit(1)
 
-# %% ../nbs/91_cli.ipynb #cell-12
+# %% ../nbs/91_cli.ipynb #cell-13
 Folder = Annotated[Path, typer.Argument(help="A folder that `train` wrote, or a name on the Hugging Face Hub.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Beam = Annotated[int, typer.Option(help="Hypotheses kept; 1 is greedy search.", show_default=True)]
@@ -157,7 +157,7 @@ def train(
           + ("" if valid["aer"] is None else f", AER {valid['aer']:.3f}"))
     print(f"saved in {out}")
 
-# %% ../nbs/91_cli.ipynb #cell-14
+# %% ../nbs/91_cli.ipynb #cell-15
 def _decoded(raw_lines: Iterable[bytes]) -> Iterator[str]:
     "Lines of bytes as text; a bad one is named by its number."
     for number, raw in enumerate(raw_lines, start=1):
@@ -192,7 +192,7 @@ def _groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     if problem is not None:
         raise problem
 
-
+# %% ../nbs/91_cli.ipynb #cell-16
 @app.command()
 def translate(
     folder: Folder,
@@ -220,7 +220,7 @@ def _device(name: str) -> str:
         return name
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
-# %% ../nbs/91_cli.ipynb #cell-17
+# %% ../nbs/91_cli.ipynb #cell-19
 @app.command()
 def evaluate(
     folder: Folder,
@@ -238,7 +238,7 @@ def evaluate(
     score = translator.evaluate(pairs, split, beam, length_penalty=length_penalty)
     print(json.dumps(asdict(score), indent=1) if as_json else score)
 
-# %% ../nbs/91_cli.ipynb #cell-19
+# %% ../nbs/91_cli.ipynb #cell-21
 @app.command()
 def compare(
     data: Annotated[str, typer.Option(help="A data set of sentence pairs.")] = "micro-hindi",
@@ -266,7 +266,7 @@ def compare(
         use_style()
         print(f"drawn in {save(draw_scoreboard(rows)[0], picture)}", file=sys.stderr)
 
-# %% ../nbs/91_cli.ipynb #cell-21
+# %% ../nbs/91_cli.ipynb #cell-23
 def _draw_alignment(translators: dict, pair, path: Path) -> Path:
     "Attention of each model that has it, over one sentence pair, gold links outlined."
     from transformer_course import plots
@@ -307,7 +307,7 @@ def demo(
     print(f"where they look:  {_draw_alignment(translators, shown[0], out / 'alignment.png')}")
     print(f"the table, drawn: {save(draw_scoreboard(rows)[0], out / 'scoreboard.png')}")
 
-# %% ../nbs/91_cli.ipynb #cell-23
+# %% ../nbs/91_cli.ipynb #cell-25
 PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch", "matplotlib",
             "numpy", "tqdm", "typer", "rich")
 
@@ -340,7 +340,7 @@ def _advice() -> list[str]:
         advice.append(f"less than 1 GiB is free in {Path.home()}: downloads and checkpoints may fail")
     return advice
 
-
+# %% ../nbs/91_cli.ipynb #cell-26
 @app.command()
 def doctor() -> None:
     """Show versions, devices and data, and what to do about what is missing."""
@@ -354,7 +354,7 @@ def doctor() -> None:
     for line in _advice():
         print(f"- {line}")
 
-# %% ../nbs/91_cli.ipynb #cell-26
+# %% ../nbs/91_cli.ipynb #cell-29
 @app.command()
 def start(folder: Annotated[Path, typer.Argument(help="A new folder, or one that was started before.")]) -> None:
     """Copy lessons and exercises into a folder to learn in; nothing in it is overwritten."""
@@ -382,7 +382,7 @@ def lab(
         os.execv(sys.executable, words)
     raise SystemExit(subprocess.run(words, cwd=found).returncode)
 
-
+# %% ../nbs/91_cli.ipynb #cell-30
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path("."),
@@ -422,6 +422,6 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     console.print("  ".join(f"[{COLOURS[status]}]{mark}[/] {status}" for status, mark in MARKS.items()))
     print(repr(found).splitlines()[-1])
 
-# %% ../nbs/91_cli.ipynb #cell-29
+# %% ../nbs/91_cli.ipynb #cell-33
 if __name__ == "__main__" and "__file__" in globals():
     main()

@@ -82,7 +82,7 @@ def _copied(folder: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
-
+# %% ../nbs/90a_course.ipynb #cell-10
 def start(folder: str | Path) -> Started:
     """Copy lessons and exercises into a folder; nothing in it is overwritten.
 
@@ -114,7 +114,7 @@ def start(folder: str | Path) -> Started:
     write_atomically(folder / FOLDER_MARK, (json.dumps(note_of_files, indent=1) + "\n").encode())
     return done
 
-# %% ../nbs/90a_course.ipynb #cell-12
+# %% ../nbs/90a_course.ipynb #cell-13
 CELL_SECONDS, NOTEBOOK_SECONDS = 30.0, 600.0
 
 
@@ -141,7 +141,7 @@ def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict
             failed[f"code cell {number + 1}"] = "".join(cell["source"]), f"its cell raised {type(error).__name__}: {error}"
     return names, failed
 
-
+# %% ../nbs/90a_course.ipynb #cell-14
 def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Report]:
     """Reports of the exercises that a notebook should hold."""
     about = lambda e, status, reason: Report(e.name, status, reason, e.number, e.lesson)
@@ -162,7 +162,7 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
             reports.append(diagnose(names[exercise.name], exercise))
     return reports
 
-
+# %% ../nbs/90a_course.ipynb #cell-15
 def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
     "`check_notebook` in a process of its own: whatever a notebook does, the others are checked."
     program = ("import json, os, sys; from dataclasses import asdict; from transformer_course import checking, course; "
@@ -185,7 +185,7 @@ def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds:
             problem = "its notebook ended Python"
     return [Report(e.name, "error", problem, e.number, e.lesson) for e in exercises]
 
-
+# %% ../nbs/90a_course.ipynb #cell-16
 def check_folder(
     folder: str | Path | None = None,
     seconds: float = NOTEBOOK_SECONDS,   # that one notebook may take

@@ -101,7 +101,7 @@ def gaussian(
 SCORES = {"dot": DotScore, "general": GeneralScore, "concat": ConcatScore}
 WINDOWS = ("global", "local-m", "local-p")
 
-
+# %% ../nbs/15_luong.ipynb #cell-29
 class LuongAttention(nn.Module):
     """Each target word looks up its own sentence, all of it or a window; where nothing is to be seen it finds zeros.
 
@@ -154,7 +154,7 @@ class LuongAttention(nn.Module):
             weights = weights * gaussian(centre, mask.shape[1], self.window)
         return weights.to(memory.dtype) @ memory, weights
 
-# %% ../nbs/15_luong.ipynb #cell-39
+# %% ../nbs/15_luong.ipynb #cell-40
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's notes, what it saw last, where it stands, and the source."""
@@ -172,7 +172,7 @@ class State:
         hidden = tuple(tuple(map(pick, layer)) for layer in self.hidden)
         return State(hidden, *map(pick, (self.seen, self.position, self.memory, self.projected, self.mask)))
 
-# %% ../nbs/15_luong.ipynb #cell-41
+# %% ../nbs/15_luong.ipynb #cell-42
 class LuongSeq2Seq(nn.Module):
     """Stacked recurrent layers, attention after them, and the attentional vector fed back [Luong et al. 2015].
 

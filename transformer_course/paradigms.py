@@ -14,6 +14,7 @@ VERBS = ("carry", "drive", "swim", "fly", "run")
 TENSES = ("present", "future")
 CELLS = (("1", "singular"), ("2", "singular"), ("3", "singular"), ("1", "plural"), ("2", "plural"), ("3", "plural"))
 
+# %% ../nbs/02c_paradigms.ipynb #cell-10
 TABLES = {
     "cs": """
         carry present  nesu        neseš         nese         neseme        nesete        nesou
@@ -53,7 +54,7 @@ TABLES = {
         """,
 }
 
-# %% ../nbs/02c_paradigms.ipynb #cell-10
+# %% ../nbs/02c_paradigms.ipynb #cell-11
 def table(language: str) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
     """The certain forms of "cs", "hi" or "bn": (verb, tense) -> (person, number) -> form. ValueError for others."""
     if language not in TABLES:
@@ -62,14 +63,14 @@ def table(language: str) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
     return {(row[0], row[1]): {cell: form.replace("_", " ") for cell, form in zip(CELLS, row[2:]) if form != "-"}
             for row in rows}
 
-# %% ../nbs/02c_paradigms.ipynb #cell-13
+# %% ../nbs/02c_paradigms.ipynb #cell-14
 def english(verb: str, tense: str, person: str, number: str) -> str:
     """The English of a cell: "he will carry"; "you all" where the plural of "you" is meant."""
     who = {"1": ("I", "we"), "2": ("you", "you all"), "3": ("he", "they")}[person][number == "plural"]
     third = {"carry": "carries", "fly": "flies"}.get(verb, verb + "s")
     return f"{who} will {verb}" if tense == "future" else f"{who} {third if who == 'he' else verb}"
 
-# %% ../nbs/02c_paradigms.ipynb #cell-16
+# %% ../nbs/02c_paradigms.ipynb #cell-17
 @dataclass(frozen=True)
 class Form:
     """One cell of the tables in every language that has it, English included."""

@@ -166,7 +166,7 @@ def alibi(
     apart = torch.arange(start, start + T, device=device)[:, None] - torch.arange(S, device=device)
     return -torch.tensor(alibi_slopes(n_heads), device=device)[:, None, None] * apart.abs()
 
-
+# %% ../nbs/21_positions.ipynb #cell-65
 class ALiBi(InAttention):
     """Takes a penalty in proportion to the distance off each score [Press et al. 2022, §3]; nothing is trained."""
 
@@ -183,7 +183,7 @@ class ALiBi(InAttention):
         "What to add to the scaled scores."
         return alibi(self.n_heads, query.shape[2], S, start, query.device).to(query.dtype)
 
-# %% ../nbs/21_positions.ipynb #cell-75
+# %% ../nbs/21_positions.ipynb #cell-76
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 

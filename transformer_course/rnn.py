@@ -155,7 +155,7 @@ def unroll(
 # %% ../nbs/10_rnn.ipynb #cell-26
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 
-
+# %% ../nbs/10_rnn.ipynb #cell-27
 class Recurrent(nn.Module):
     """A stack of recurrent layers over padded batches; gives what nn.GRU and nn.LSTM give for packed sequences.
 
@@ -202,7 +202,7 @@ class Recurrent(nn.Module):
             x = torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
         return x, tuple(final)
 
-# %% ../nbs/10_rnn.ipynb #cell-55
+# %% ../nbs/10_rnn.ipynb #cell-56
 class NGramModel:
     """Counts of all orders up to n, mixed with weights that EM finds on held-out text [Jelinek & Mercer 1980].
 
@@ -292,7 +292,7 @@ class NGramModel:
         "Of sentences BOS ... EOS; every word and every end counts once."
         return perplexity(-sum(map(self.log_prob, sentences)), sum(len(s) - 1 for s in sentences))
 
-# %% ../nbs/10_rnn.ipynb #cell-66
+# %% ../nbs/10_rnn.ipynb #cell-67
 @dataclass(frozen=True)
 class State:
     """What generation needs to know: for each layer its hidden state."""
@@ -303,7 +303,7 @@ class State:
         "The state of the chosen rows."
         return State(tuple(tuple(part.index_select(0, rows) for part in hidden) for hidden in self.hidden))
 
-# %% ../nbs/10_rnn.ipynb #cell-67
+# %% ../nbs/10_rnn.ipynb #cell-68
 class RNNLanguageModel(nn.Module):
     """Guess the next word from all before it [Mikolov et al. 2010], with the output tied to the embedding.
 
@@ -362,7 +362,7 @@ class RNNLanguageModel(nn.Module):
         hidden, state = self.read(state, token[:, None])
         return F.linear(hidden[:, 0], self.embedding.weight), state
 
-# %% ../nbs/10_rnn.ipynb #cell-92
+# %% ../nbs/10_rnn.ipynb #cell-93
 class SentenceClassifier(nn.Module):
     """Read a sentence, then score its classes.
 

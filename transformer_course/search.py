@@ -242,13 +242,13 @@ def beam_search(
     _store(result, active, _merge(beam.kept, (cut, beam.words)))
     return _hypotheses(*result, model)
 
-
+# %% ../nbs/12_search.ipynb #cell-44
 def _store(result: tuple[Tensor, Tensor], active: Tensor, kept: tuple[Tensor, Tensor]) -> None:
     "Write what the active sentences have so far into the result; who stays will write again."
     result[0][active] = kept[0]
     result[1][active, :, :kept[1].shape[2]] = kept[1]
 
-# %% ../nbs/12_search.ipynb #cell-75
+# %% ../nbs/12_search.ipynb #cell-76
 def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tensor, mask: Tensor | None) -> None:
     "One line for each way in which three tables are no trellis."
     if log_emission.dim() != 3 or 0 in log_emission.shape:
@@ -263,7 +263,7 @@ def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tens
     if mask is not None and not (mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
         raise ValueError("mask must be True for the first positions of each row, at least one, then False")
 
-# %% ../nbs/12_search.ipynb #cell-76
+# %% ../nbs/12_search.ipynb #cell-77
 @torch.no_grad()
 def viterbi(
     log_start: Tensor,            # (B, N) log p(first state); or (1, N) expanded
@@ -292,7 +292,7 @@ def viterbi(
         path.append(origin.gather(1, path[-1][:, None])[:, 0])
     return torch.stack(path[::-1], 1).masked_fill(~mask, -1), scores
 
-# %% ../nbs/12_search.ipynb #cell-86
+# %% ../nbs/12_search.ipynb #cell-87
 @dataclass(frozen=True, eq=False)
 class Proof:
     """The best sentences, and what it took to know that they are."""
@@ -306,7 +306,7 @@ class Proof:
         "Where the hypothesis is the exact best."
         return self.bounds <= self.found.scores
 
-# %% ../nbs/12_search.ipynb #cell-87
+# %% ../nbs/12_search.ipynb #cell-88
 class _Node(NamedTuple):
     "A prefix that waits to be continued; nodes are compared from the left, so the most hopeful is the smallest."
 
@@ -341,7 +341,7 @@ class _Frontier:
         "What no sentence can exceed."
         return max(self.best, -self.heap[0].minus_hope if self.heap else -math.inf)
 
-# %% ../nbs/12_search.ipynb #cell-89
+# %% ../nbs/12_search.ipynb #cell-90
 def _kind(part) -> tuple:
     "What states must have in common to be joined: the shapes of rows, and all that is no tensor."
     if isinstance(part, Tensor):
@@ -371,7 +371,7 @@ def _together(nodes: list[_Node], device: torch.device):
     for group in groups.values():
         yield [node for members, part in group for node in members], _join([part for members, part in group])
 
-# %% ../nbs/12_search.ipynb #cell-90
+# %% ../nbs/12_search.ipynb #cell-91
 def _expand(model, nodes: list[_Node], state, frontiers: list[_Frontier], heuristic: Tensor, min_len: int) -> None:
     "Continue N nodes by one word: what ends may become the best, what may still lead to something better is pushed."
     number = lambda values: torch.tensor(values, device=heuristic.device)
@@ -402,7 +402,7 @@ def _check_astar(heuristic: Tensor | None, B: int, max_len: int, width: int, max
     if shape is not None and heuristic.isnan().any():
         raise ValueError("heuristic must hold numbers or -inf, not NaN")
 
-# %% ../nbs/12_search.ipynb #cell-91
+# %% ../nbs/12_search.ipynb #cell-92
 @torch.inference_mode()
 def astar_search(
     model,                            # keeps the protocol start, step, select; in evaluation mode
@@ -438,7 +438,7 @@ def astar_search(
     scores, bounds = number([f.best for f in frontiers]), number([f.bound() for f in frontiers])
     return Proof(_hypotheses(scores[:, None], tokens, model), number([f.expanded for f in frontiers]), bounds)
 
-# %% ../nbs/12_search.ipynb #cell-123
+# %% ../nbs/12_search.ipynb #cell-124
 def _summaries(logits: Tensor, banned: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     "Of rows (n, V): the largest logit, log sum exp(z - largest), and each group's largest allowed z - largest."
     logits = logits.float()

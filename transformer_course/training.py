@@ -155,7 +155,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         raise OSError(problem.errno, problem.strerror, str(path)) from None
     _sync_folder(path.parent)
 
-
+# %% ../nbs/06_training.ipynb #cell-26
 def write_files(folder: str | Path, files: dict[str, bytes]) -> None:
     """Write the files and, last, their SHA-256 in `checksums.json`."""
     folder = Path(folder)
@@ -188,7 +188,7 @@ def read_files(folder: str | Path) -> dict[str, bytes]:
             raise ValueError(f"{folder / name} was altered or cut short: its SHA-256 is not the one in {CHECKSUMS}")
     return files
 
-# %% ../nbs/06_training.ipynb #cell-28
+# %% ../nbs/06_training.ipynb #cell-29
 Schedule = Callable[[int, float], float]   # (step from 1, progress from 0 to 1) -> learning rate
 
 
@@ -219,7 +219,7 @@ class Settings:
         if self.batch_tokens < 1 or self.average < 1:
             raise ValueError(f"batch_tokens and average must be at least 1, not {self.batch_tokens} and {self.average}")
 
-# %% ../nbs/06_training.ipynb #cell-31
+# %% ../nbs/06_training.ipynb #cell-32
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
     """Multiply float32 matrices at "highest", "high" or "medium" precision inside the block."""
@@ -240,7 +240,7 @@ def accelerator_for(settings: Settings) -> Accelerator:
     alone = settings.device == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
     return Accelerator(cpu=settings.device == "cpu" or alone, mixed_precision="bf16" if bf16 else "no")
 
-# %% ../nbs/06_training.ipynb #cell-36
+# %% ../nbs/06_training.ipynb #cell-37
 class _Objective(nn.Module):
     "The loss as a module's forward, so that Accelerate can wrap it (autocast, many processes)."
 
@@ -272,7 +272,7 @@ def _ctrl_c() -> Iterator[Callable[[], bool]]:
     finally:
         signal.signal(signal.SIGINT, before)
 
-# %% ../nbs/06_training.ipynb #cell-37
+# %% ../nbs/06_training.ipynb #cell-38
 def budget(steps: int | None, minutes: float | None) -> float:
     """The one budget that is given, in steps or in seconds.
 
@@ -284,7 +284,7 @@ def budget(steps: int | None, minutes: float | None) -> float:
         raise ValueError(f"the budget of training must be positive, not {f'{minutes} minutes' if steps is None else f'{steps} steps'}")
     return float(60 * minutes if steps is None else steps)
 
-# %% ../nbs/06_training.ipynb #cell-39
+# %% ../nbs/06_training.ipynb #cell-40
 class Trainer:
     """Trains one translator; `run` goes on from wherever the trainer is. `fit` is the short way to use it.
 
@@ -426,7 +426,7 @@ class Trainer:
                     bar.set_postfix(figures)
             yield show
 
-# %% ../nbs/06_training.ipynb #cell-41
+# %% ../nbs/06_training.ipynb #cell-42
 @torch.inference_mode()
 def evaluate_loss(
     model: nn.Module,
@@ -447,7 +447,7 @@ def evaluate_loss(
     model.train(training)
     return total / count
 
-# %% ../nbs/06_training.ipynb #cell-43
+# %% ../nbs/06_training.ipynb #cell-44
 def _weights(model: nn.Module) -> dict[str, Tensor]:
     "A copy of the parameters, shared ones once."
     return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
@@ -475,7 +475,7 @@ def put_weights(
     for name, parameter in own.items():
         parameter.copy_(weights[name])
 
-# %% ../nbs/06_training.ipynb #cell-45
+# %% ../nbs/06_training.ipynb #cell-46
 def _random_state() -> dict[str, Tensor]:
     "The states of PyTorch's generators."
     states = {"rng.cpu": torch.get_rng_state()}
@@ -500,7 +500,7 @@ def checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first."""
     return sorted(path for path in Path(folder).glob("step-*") if path.name[5:].isdigit())
 
-# %% ../nbs/06_training.ipynb #cell-46
+# %% ../nbs/06_training.ipynb #cell-47
 def _run(trainer: Trainer) -> dict:
     "What must be the same for a run to go on to the same bits (device and precision aside)."
     settings = asdict(trainer.settings)
@@ -534,7 +534,7 @@ def save_checkpoint(trainer: Trainer, keep: int = 2) -> Path | None:
         shutil.rmtree(outdated, ignore_errors=True)
     return path
 
-# %% ../nbs/06_training.ipynb #cell-47
+# %% ../nbs/06_training.ipynb #cell-48
 def load_checkpoint(trainer: Trainer) -> Path | None:
     """Put the trainer where its newest whole checkpoint was written; None if there is no checkpoint.
 
@@ -557,7 +557,7 @@ def load_checkpoint(trainer: Trainer) -> Path | None:
         raise ValueError(f"no whole checkpoint is left in {trainer.folder}: {problems[0]}")
     return None
 
-
+# %% ../nbs/06_training.ipynb #cell-49
 def _restore(trainer: Trainer, facts: dict, tensors: dict[str, Tensor]) -> None:
     "Set weights, optimizer, generators and counters."
     for name, value in _run(trainer).items():
@@ -576,7 +576,7 @@ def _restore(trainer: Trainer, facts: dict, tensors: dict[str, Tensor]) -> None:
     trainer.losses = torch.full_like(trainer.losses, facts["losses"])
     _set_random_state(tensors)
 
-# %% ../nbs/06_training.ipynb #cell-49
+# %% ../nbs/06_training.ipynb #cell-51
 def average_weights(trainer: Trainer) -> None:
     """Put the mean of the last epochs' weights into the model [Vaswani et al. 2017, §6.1]."""
     now = [_weights(trainer.model)] if trainer.position or not trainer.recent else []

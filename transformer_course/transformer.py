@@ -61,13 +61,13 @@ class Cache:
         "The chosen rows, in a store of their own."
         return Cache(tuple(part.index_select(0, rows) for part in self.store), self.length, [self.length])
 
-
+# %% ../nbs/23_transformer.ipynb #cell-14
 def _may_write(store: KeyValue) -> bool:
     "Neither does a backward pass need the old numbers, nor does PyTorch's inference mode guard them."
     guarded = store[0].is_inference() and not torch.is_inference_mode_enabled()
     return not (torch.is_grad_enabled() or store[0].requires_grad or guarded)
 
-# %% ../nbs/23_transformer.ipynb #cell-17
+# %% ../nbs/23_transformer.ipynb #cell-18
 def attend_to_self(
     attention: MultiHeadAttention,
     places: InAttention,              # positions that act inside attention
@@ -83,7 +83,7 @@ def attend_to_self(
     output, weights = attention.attend(query, *kept.pair, mask, bias=places.bias(query, kept.length, start))
     return output, kept
 
-# %% ../nbs/23_transformer.ipynb #cell-19
+# %% ../nbs/23_transformer.ipynb #cell-20
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -101,7 +101,7 @@ class EncoderLayer(nn.Module):
         x = around_attention(x, lambda x: attend_to_self(self.attention, self.places, x, mask)[0])
         return around_feed_forward(x, self.feed_forward)
 
-# %% ../nbs/23_transformer.ipynb #cell-21
+# %% ../nbs/23_transformer.ipynb #cell-22
 Maker = Callable[[], nn.Module]   # gives a new part at each call
 
 
@@ -110,7 +110,7 @@ def encoder_layers(n: int, attention: Maker, feed_forward: Maker, residual: Make
     return nn.ModuleList(EncoderLayer(attention(), feed_forward(), [residual() for sublayer in range(2)], places())
                          for layer in range(n))
 
-# %% ../nbs/23_transformer.ipynb #cell-24
+# %% ../nbs/23_transformer.ipynb #cell-25
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention, feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -151,13 +151,13 @@ class DecoderLayer(nn.Module):
             x = residual(x, sublayer)
         return x, kept, weights
 
-# %% ../nbs/23_transformer.ipynb #cell-25
+# %% ../nbs/23_transformer.ipynb #cell-26
 def decoder_layers(n: int, attention: Maker, feed_forward: Maker, residual: Maker, places: Maker = InAttention) -> nn.ModuleList:
     "n new decoder layers."
     return nn.ModuleList(DecoderLayer(attention(), attention(), feed_forward(), [residual() for sublayer in range(3)], places())
                          for layer in range(n))
 
-# %% ../nbs/23_transformer.ipynb #cell-29
+# %% ../nbs/23_transformer.ipynb #cell-30
 @dataclass(frozen=True, eq=False)
 class State:
     """What decoding needs to know: the source's keys and values, and those of the words so far."""
@@ -176,7 +176,7 @@ class State:
         source = tuple((k.index_select(0, rows), v.index_select(0, rows)) for k, v in self.source)
         return State(source, self.source_mask.index_select(0, rows), past, self.position, sentence)
 
-# %% ../nbs/23_transformer.ipynb #cell-34
+# %% ../nbs/23_transformer.ipynb #cell-35
 class Transformer(nn.Module):
     """The Transformer [Vaswani et al. 2017]; the defaults are the paper's base model.
 
@@ -291,7 +291,7 @@ class Transformer(nn.Module):
         chosen = chosen.mean(1) if layer is None else chosen[:, layer]           # (B, H, T, S)
         return chosen.mean(1) if head is None else chosen[:, head]
 
-# %% ../nbs/23_transformer.ipynb #cell-35
+# %% ../nbs/23_transformer.ipynb #cell-36
 def _check_sizes(**sizes: int) -> None:
     "Every size must be a positive whole number."
     for name, value in sizes.items():

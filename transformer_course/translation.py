@@ -74,7 +74,7 @@ class Preset:
         kind = model.partition("-")[0]
         return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
 
-
+# %% ../nbs/25_translation.ipynb #cell-7
 def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float, **other) -> Preset:
     "A Transformer and the recurrent models; the scoreboard prints how many parameters each has."
     recurrent = {"d_model": width, "d_hidden": hidden, "dropout": dropout}
@@ -105,7 +105,7 @@ def _known(kind: str, name: str, allowed) -> str:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(allowed)}")
     return name
 
-
+# %% ../nbs/25_translation.ipynb #cell-8
 def build(
     model: str,              # a name in MODELS
     preset: str,             # a name in PRESETS
@@ -118,7 +118,7 @@ def build(
     sizes, peak = PRESETS[_known("preset", preset, PRESETS)].of(_known("model", model, MODELS))
     return MODELS[model](vocabulary, vocabulary, **sizes)
 
-# %% ../nbs/25_translation.ipynb #cell-9
+# %% ../nbs/25_translation.ipynb #cell-11
 def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Example]:
     """Source ids … EOS and target ids BOS … EOS of each pair."""
     sources = tokenizer.encode_many([pair.source for pair in pairs])
@@ -136,7 +136,7 @@ def _batches_by_length(rows: Sequence[list[int]], batch_tokens: int) -> list[lis
         batches[-1].append(i)
     return batches
 
-# %% ../nbs/25_translation.ipynb #cell-12
+# %% ../nbs/25_translation.ipynb #cell-14
 @dataclass(frozen=True)
 class Evaluation:
     """How good a translator was on one split."""
@@ -156,10 +156,10 @@ class Evaluation:
         search = f", beam {self.beam_size}; {self.signature}" if self.beam_size else ""
         return f"{self.split}: {figures} ({self.sentences} sentences{search})"
 
-# %% ../nbs/25_translation.ipynb #cell-14
+# %% ../nbs/25_translation.ipynb #cell-16
 MAX_SOURCE = 512   # tokens of the longest sentence that `translate` takes
 
-
+# %% ../nbs/25_translation.ipynb #cell-17
 class Translator(ModelHubMixin, library_name="transformer-course", tags=["translation"]):
     """A trained model with its tokenizer: translates, scores itself, and fits in a folder."""
 
@@ -377,7 +377,7 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
             raise ValueError(f"{path}: config.json, vocabulary and weights do not fit: {problem}") from None
         return cls(model.to(device), tokenizer, config)
 
-# %% ../nbs/25_translation.ipynb #cell-15
+# %% ../nbs/25_translation.ipynb #cell-18
 def _download(name: str, options: dict) -> str:
     "The folder of a model on the Hub, fetched if need be."
     try:
@@ -386,7 +386,7 @@ def _download(name: str, options: dict) -> str:
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise FileNotFoundError(f"{name} is no folder here, and the Hugging Face Hub did not give it: {reason}") from None
 
-# %% ../nbs/25_translation.ipynb #cell-16
+# %% ../nbs/25_translation.ipynb #cell-19
 def read_job(folder: str | Path) -> dict:
     """What is trained in a folder: data, pair, model, preset and seed.
 
@@ -423,7 +423,7 @@ def _note_job(folder: Path, job: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "run.json", json.dumps(job, indent=1).encode())
 
-
+# %% ../nbs/25_translation.ipynb #cell-20
 def _record(trainer: Trainer) -> dict:
     "How the training went, for config and model card."
     return {"steps": trainer.step, "seconds": trainer.seconds, "tokens": trainer.tokens, "epochs": trainer.epoch,
@@ -449,7 +449,7 @@ def _measured_on_valid(translator: Translator, pairs: Sequence[Pair]) -> dict:
     place = {"alignment": translator.config["alignment"]} if linked else {}
     return place | {"valid": asdict(translator.evaluate(pairs, "valid"))}
 
-# %% ../nbs/25_translation.ipynb #cell-17
+# %% ../nbs/25_translation.ipynb #cell-21
 def model_card(config: dict) -> str:
     """The README.md of a trained model: what it is, its scores, and how they were made."""
     valid, training, pair = config.get("valid"), config.get("training"), config.get("pair", "")
@@ -471,7 +471,7 @@ def model_card(config: dict) -> str:
               f"Cite: {config.get('data_citation')}.", ""]
     return "\n".join(lines)
 
-# %% ../nbs/25_translation.ipynb #cell-63
+# %% ../nbs/25_translation.ipynb #cell-67
 @dataclass(frozen=True)
 class Row:
     """One line of the scoreboard."""
@@ -505,7 +505,7 @@ def _translator(translator: Translator, pairs: Sequence[Pair], split: str, beam_
     return Row(translator.config["model"], sum(p.numel() for p in translator.model.parameters()),
                training["tokens"] / training["seconds"], training["seconds"], translator.evaluate(pairs, split, beam_size))
 
-
+# %% ../nbs/25_translation.ipynb #cell-68
 def compare(
     data: str | Corpus = "micro-hindi",
     pair: str | None = None,
@@ -538,7 +538,7 @@ def compare(
         rows.append(_translator(translators[model], pairs, split, beam_size))
     return rows, translators
 
-# %% ../nbs/25_translation.ipynb #cell-64
+# %% ../nbs/25_translation.ipynb #cell-69
 def scoreboard(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |", "|---|---|---|---|---|---|---|---|"]
