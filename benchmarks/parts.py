@@ -52,8 +52,8 @@ def attentions(device, length):
     fused = lambda: F.scaled_dot_product_attention(q, k, v, mask)
 
     def plain():
-        additive = attention_module._additive(mask, None, q.dtype)
-        return attention_module._plain_attention(q, k, v, additive, 0.0)[0]
+        added = attention_module._added(attention_module.Mask.of(mask), None, q.dtype)
+        return attention_module._plain_attention(q, k, v, added, 0.0)[0]
 
     assert_close(fused(), plain())
     assert_close(fused(), attention(q, k, v, mask)[0])

@@ -1,5 +1,6 @@
 """The Transformer on random sizes: cache, causality, padding, and rows that are wholly masked."""
 import itertools
+import random
 
 import torch
 from hypothesis import given, settings, strategies as st
@@ -110,15 +111,50 @@ def test_exact_search_joins_states_of_the_transformer():
         assert abs(best - score.item()) < 1e-4
 
 
-def test_select_leaves_the_source_alone_where_no_sentence_changes():
-    model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7).eval()
-    beam = model.start(batch(1)[0]).select(torch.tensor([0, 0, 1, 1]))
-    assert beam.select(torch.tensor([1, 0, 3, 3])).source is beam.source
-    for rows in ([2, 3, 0, 1], [0, 1], [0, 2, 2, 3]):
-        moved = beam.select(torch.tensor(rows))
-        for mine, old in zip(moved.source, beam.source, strict=True):
-            assert all(torch.equal(a, b[rows]) for a, b in zip(mine, old, strict=True))
-        assert torch.equal(moved.source_mask, beam.source_mask[rows]) and torch.equal(moved.sentence, beam.sentence[rows])
+def test_hypotheses_of_a_sentence_share_its_source_and_its_words():
+    torch.manual_seed(2)
+    model, (src, tgt) = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7).eval(), batch(1)
+    beam = model.start(src).select(torch.tensor([0, 0, 0, 1, 1, 1]))
+    with torch.inference_mode():
+        for word in (4, 5, 6):
+            beam = model.step(beam, word + torch.arange(6))[1]
+        moved = beam.select(torch.tensor([1, 0, 0, 3, 3, 4]))
+        assert moved.source is beam.source and all(mine is old for mine, old in zip(moved.past, beam.past, strict=True))
+        for rows, sentences in (([3, 4, 5, 0, 1, 2], [1, 0]), ([3, 4], [1]), ([2, 5], [0, 1]), ([0, 2, 2, 3], [0, 0, 0, 1])):
+            picked = beam.select(torch.tensor(rows))
+            for mine, old in zip(picked.source, beam.source, strict=True):
+                assert all(torch.equal(a, b[sentences]) for a, b in zip(mine, old, strict=True))
+            assert torch.equal(picked.source_mask, beam.source_mask[sentences])
+            told = torch.stack([torch.stack((row + 4, row + 5, row + 6)) for row in torch.tensor(rows)])
+            sentence, last = torch.tensor(rows) // 3, torch.full((len(rows),), 12)
+            whole = model(src[sentence], torch.cat((told, last[:, None]), dim=1))[:, -1]
+            assert_close(model.step(picked, last)[0], whole, rtol=1e-4, atol=1e-5)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(POSITIONS))
+@settings(max_examples=20)
+def test_a_beam_of_any_course_gives_what_all_words_at_once_give(seed, positions):
+    """Widths change, sentences end, words that nobody reads any more are tidied away."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7, positions=positions).eval()
+    src = torch.randint(3, 11, (3, 5))
+    src[0, 3:] = 0
+    state, sentence, words, widest = model.start(src), torch.arange(3), torch.zeros(3, 0, dtype=torch.long), 0
+    with torch.inference_mode():
+        for t in range(24):
+            token = torch.randint(3, 13, (len(sentence),))
+            words = torch.cat((words, token[:, None]), dim=1)
+            logits, state = model.step(state, token)
+            assert_close(logits, model(src[sentence], words)[:, -1], rtol=1e-4, atol=1e-4)
+            widest = max(widest, state.tree.read.shape[2])
+            width, n = (draw.randint(1, 6) if draw.random() < 0.2 else state.tree.read.shape[1]), len(state.source_mask)
+            going = [i for i in range(n) if n == 1 or draw.random() < 0.95] or [0]
+            each = len(sentence) // n
+            rows = torch.tensor([i * each + draw.randrange(each) for i in going for hypothesis in range(width)])
+            state, sentence, words = state.select(rows), sentence[rows], words[rows]
+            assert state.tree.length == t + 1 and len(state.source_mask) * state.tree.read.shape[1] == len(rows)
+    assert widest < 24 + 2 * 6 * 16                       # not 24 words of up to 6 hypotheses each for ever
 
 
 def test_shapes_are_right_without_any_numbers():
