@@ -93,7 +93,7 @@ PRESETS = {
         {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "luong": 6e-3, "transformer": 5e-3}, warmup=100, vocabulary=2000, tokens="words",
         batch_tokens=512),
     "tiny": _preset(128, 4, 4, 256, 256, 0.2, 4e-3, warmup=700, vocabulary=8000, average=5),
-    "small": _preset(256, 4, 4, 512, 512, 0.35, 2.5e-3, warmup=1500, vocabulary=8000, average=5),
+    "small": _preset(256, 4, 4, 512, 512, 0.35, 2.5e-3, warmup=800, vocabulary=8000, average=5),
     "base": _preset(512, 8, 6, 2048, 1024, 0.1, 7e-4, warmup=4000, vocabulary=16000, batch_tokens=8192, average=5),
     "big": _preset(1024, 16, 6, 4096, 1024, 0.3, 5e-4, warmup=4000, vocabulary=32000, batch_tokens=16384, average=5),
 }
