@@ -5,10 +5,12 @@
 All have the same weights (random, post-norm as Marian is) and read the same batches of 100 sentences with the lengths of
 captions, longest first; every hypothesis has exactly `length` words, since with random weights the end is not where it
 would be. Before anything is timed, the logits of this library and of Marian must agree, and the translations of all three
-for nine sentences in ten (greedy) and one in two (beam; near ties). The three take turns, batch by batch; ratios are medians over the ten batches.
+for nine sentences in ten (greedy) and one in two (beam; near ties). All take turns, batch by batch; ratios are medians over the ten batches.
+"Rows": this library's beam search without the tree of lesson 23, every hypothesis with its own copy of all it has read.
 Results go to benchmarks/results/decoding_PRESET_DEVICE.json.
 """
 import argparse
+import copy
 import statistics
 
 import torch
@@ -19,11 +21,28 @@ from torch.testing import assert_close
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.text import pad
 from transformer_course.training import matmul_precision
-from transformer_course.transformer import Transformer
+from transformer_course.transformer import State, Transformer, Tree
 from transformer_course.translation import PRESETS
 
 SENTENCES, BATCH, BEAM = 1000, 100, 5
-OURS, MARIAN, CT2 = "this library", "Marian (Hugging Face)", "CTranslate2"
+OURS, ROWS, MARIAN, CT2 = "this library", "this library, rows", "Marian (Hugging Face)", "CTranslate2"
+
+
+class Rows(State):
+    """A state in which no two hypotheses share anything."""
+
+    def select(self, rows: torch.Tensor) -> "Rows":
+        pick = lambda part: part.index_select(0, rows)
+        source = tuple((pick(key), pick(value)) for key, value in self.source)
+        past = tuple(cache.select(rows) for cache in self.past)
+        return Rows(source, pick(self.source_mask), past, Tree.chains(len(rows), self.position, rows.device))
+
+
+def without_tree(model: Transformer) -> Transformer:
+    """The same model, but its states are Rows."""
+    other = copy.copy(model)
+    other.start = lambda src: Rows(**vars(model.start(src)))
+    return other
 
 
 def sources(vocabulary: int, device: torch.device) -> list[torch.Tensor]:
@@ -90,6 +109,8 @@ def main() -> None:
             calls = {OURS: lambda src: ours_decode(model, src, beam_size, given.length)}
             calls |= {name: lambda src, peer=peer: peer.decode(src, beam_size, given.length) for name, peer in peers.items()
                       if name != CT2}
+            if beam_size > 1:
+                calls[ROWS] = lambda src: ours_decode(without_tree(model), src, beam_size, given.length)
             if CT2 in peers:                 # words are made beforehand: it is the search that is timed
                 words = {id(src): peers[CT2].texts(src) for src in batches}
                 calls[CT2] = lambda src: peers[CT2].decode_texts(words[id(src)], beam_size, given.length)

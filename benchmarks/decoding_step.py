@@ -37,7 +37,7 @@ def ways(model: Transformer, state, src: torch.Tensor, tgt: torch.Tensor, t: int
     """Two ways to the logits of the word after the t-th; both have encoded the source before."""
     memory, mask = model.encode(src)
     anew = lambda: model.decode(memory, mask, tgt[:, :t])[0][:, -1] @ model.output.weight.T
-    own = [state.select(torch.arange(len(src), device=src.device))]     # nobody else goes on from this copy
+    own = [state]         # each call goes on from the last; the first, which is not timed, makes a store of its own
 
     def cached():
         logits, own[0] = model.step(own[0], tgt[:, t - 1])

@@ -43,7 +43,7 @@ def summary(seconds: dict[str, list[float]], base: str) -> dict[str, dict[str, f
             for name, own in seconds.items()}
 
 
-def _resident(field: str) -> float:
+def resident(field: str) -> float:
     "Megabytes of this process in memory, now (VmRSS) or at most (VmHWM); Linux."
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field + ":")) / 1024
@@ -56,13 +56,13 @@ def grown(call: Callable[[], object], times: int, device: torch.device) -> float
         before = torch.cuda.memory_allocated()
     elif Path("/proc/self/clear_refs").exists():
         Path("/proc/self/clear_refs").write_text("5")         # the peak begins anew
-        before = _resident("VmRSS")
+        before = resident("VmRSS")
     else:
         return None
     for turn in range(times):
         call()
     synchronise(device)
-    return (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else _resident("VmHWM") - before
+    return (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else resident("VmHWM") - before
 
 
 def show(title: str, rows: dict[str, dict[str, float]], base: str) -> None:

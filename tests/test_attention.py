@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
 from transformer_course import attention as module
-from transformer_course.attention import MultiHeadAttention, attention
+from transformer_course.attention import Mask, MultiHeadAttention, attention
 from transformer_course.functional import causal_mask
 
 sizes = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 6), st.integers(1, 7))   # B, H, T, S
@@ -107,3 +107,23 @@ def test_errors_name_what_was_given():
         attention(q, q, q, torch.ones(2, 2))
     with pytest.raises(ValueError, match="n_heads=5 does not divide d_model=12"):
         MultiHeadAttention(12, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_mask_made_ready_is_the_mask(road, dtype):
+    torch.manual_seed(6)
+    q, k, v, bias = (torch.randn(*shape, dtype=dtype) for shape in ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4), (2, 3, 5, 7)))
+    some_empty = torch.rand(2, 1, 5, 7) < 0.5
+    some_empty[0, 0, 1] = False
+    none_empty = some_empty.any(-2, keepdim=True)                            # (2, 1, 1, 7)
+    assert Mask.of(none_empty).some is None and Mask.of(some_empty).some is not None
+    for mask in (some_empty, none_empty):
+        for added in (None, bias):
+            scores = q.double() @ k.double().mT / 2 + (0 if added is None else added.double())
+            expected = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num() @ v.double()
+            for given in (mask, Mask.of(mask)):
+                for need_weights in (True, False):
+                    output = attention(q, k, v, given, added, need_weights=need_weights)[0]
+                    assert_close(output.double(), expected, rtol=0.03, atol=0.03)
+                    if dtype == torch.float64:
+                        assert_close(output, expected)

@@ -183,7 +183,9 @@ def here(*words, capsys) -> str:
 def test_demo_prints_the_table_and_draws(few_pairs, tmp_path, capsys):
     printed = here("demo", "--steps", "2", "--out", tmp_path / "out", capsys=capsys)
     assert all(f"| {name} " in printed for name in ("seq2seq", "additive", "transformer"))
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"alignment.png", "scoreboard.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"alignment.png", "scoreboard.png", "scoreboard.json"}
+    figures = json.loads((tmp_path / "out" / "scoreboard.json").read_text())
+    assert figures["budget"] == "2 steps" and [row["model"] for row in figures["rows"]] == ["seq2seq", "additive", "transformer"]
 
 
 def test_doctor_and_data_list_say_what_is_there(tmp_path):
@@ -216,3 +218,13 @@ def test_the_multi30k_path_end_to_end(real_data, tmp_path):
     assert done.returncode == 0, done.stderr.decode()
     score = json.loads(run("evaluate", folder, "--split", "test_2016_flickr", "--beam", "1", "--json").stdout)
     assert score["sentences"] == 1000 and score["aer"] is None
+
+
+def test_memory_for_products_is_bounded_unless_the_user_has_a_limit(monkeypatch, capsys):
+    for own, expected in (("7", "7"), (None, "200")):
+        monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", own or "")
+        if own is None:
+            monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+        with pytest.raises(SystemExit):
+            main(["--version"])
+        assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == expected

@@ -2,6 +2,7 @@
 import itertools
 import random
 
+import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
@@ -99,9 +100,10 @@ def test_a_search_may_go_on_from_a_state_whose_gradients_are_wanted():
     assert_close(model.tgt_embedding.weight.grad, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_exact_search_joins_states_of_the_transformer():
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_exact_search_joins_states_of_the_transformer(positions):
     torch.manual_seed(5)
-    model = Transformer(11, 7, d_model=12, n_heads=3, n_layers=2, d_ff=9, tied=False).eval()
+    model = Transformer(11, 7, d_model=12, n_heads=3, n_layers=2, d_ff=9, tied=False, positions=positions).eval()
     src, _ = batch(2)
     proof = astar_search(model, src, max_len=4)
     assert proof.proven.all()
@@ -114,7 +116,7 @@ def test_exact_search_joins_states_of_the_transformer():
 def test_hypotheses_of_a_sentence_share_its_source_and_its_words():
     torch.manual_seed(2)
     model, (src, tgt) = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7).eval(), batch(1)
-    beam = model.start(src).select(torch.tensor([0, 0, 0, 1, 1, 1]))
+    beam = model.start(src[:2]).select(torch.tensor([0, 0, 0, 1, 1, 1]))
     with torch.inference_mode():
         for word in (4, 5, 6):
             beam = model.step(beam, word + torch.arange(6))[1]
@@ -140,21 +142,82 @@ def test_a_beam_of_any_course_gives_what_all_words_at_once_give(seed, positions)
     model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7, positions=positions).eval()
     src = torch.randint(3, 11, (3, 5))
     src[0, 3:] = 0
-    state, sentence, words, widest = model.start(src), torch.arange(3), torch.zeros(3, 0, dtype=torch.long), 0
+    state, sentence, words = model.start(src), torch.arange(3), torch.zeros(3, 0, dtype=torch.long)
     with torch.inference_mode():
         for t in range(24):
             token = torch.randint(3, 13, (len(sentence),))
             words = torch.cat((words, token[:, None]), dim=1)
             logits, state = model.step(state, token)
             assert_close(logits, model(src[sentence], words)[:, -1], rtol=1e-4, atol=1e-4)
-            widest = max(widest, state.tree.read.shape[2])
             width, n = (draw.randint(1, 6) if draw.random() < 0.2 else state.tree.read.shape[1]), len(state.source_mask)
             going = [i for i in range(n) if n == 1 or draw.random() < 0.95] or [0]
             each = len(sentence) // n
             rows = torch.tensor([i * each + draw.randrange(each) for i in going for hypothesis in range(width)])
             state, sentence, words = state.select(rows), sentence[rows], words[rows]
-            assert state.tree.length == t + 1 and len(state.source_mask) * state.tree.read.shape[1] == len(rows)
-    assert widest < 24 + 2 * 6 * 16                       # not 24 words of up to 6 hypotheses each for ever
+            W, L = state.tree.read.shape[1:]
+            assert state.tree.length == t + 1 and len(state.source_mask) * W == len(rows)
+            unread = L - int(state.tree.read.any(1).sum(1).max())
+            assert unread < (1 if W == 1 else max(ROOM, 4 * W)) and all(cache.length == L for cache in state.past)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(POSITIONS))
+@settings(max_examples=15)
+def test_a_beam_may_be_continued_again_and_again(seed, positions):
+    """From any earlier state, under no_grad, with gradients and in inference mode, which only later states may leave."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    model = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7, positions=positions, dropout=0.0).eval()
+    src, sentence = torch.randint(3, 11, (2, 5)), torch.arange(2).repeat_interleave(3)
+    modes = (torch.no_grad, (torch.enable_grad, torch.inference_mode)[seed % 2])
+    with modes[1]():
+        pool = [(model.start(src).select(sentence), torch.zeros(6, 0, dtype=torch.long))]
+    for turn in range(30):
+        state, words = pool[draw.randrange(len(pool)) if turn % 3 == 0 else -1]
+        assert state.tree.read.shape[:2] == (2, 3)
+        token, rows = torch.randint(3, 13, (6,)), torch.tensor([3 * i + draw.randrange(3) for i in (0, 0, 0, 1, 1, 1)])
+        words = torch.cat((words, token[:, None]), dim=1)
+        with modes[draw.randrange(2)]():
+            logits, after = model.step(state, token)
+            assert_close(logits, model(src[sentence], words)[:, -1], rtol=1e-4, atol=1e-4)
+            pool.append((after.select(rows), words[rows]))
+        pool = [pool[0], *pool[-6:]]
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_gradients_through_a_tree_are_those_of_all_words_at_once(positions):
+    torch.manual_seed(4)
+    model, (src, tgt) = Transformer(11, 13, d_model=12, n_heads=3, n_layers=2, d_ff=7, positions=positions, dropout=0.0), batch(2)
+    model.eval()
+    sentence, words = torch.tensor([0, 0, 0, 1, 1, 1]), torch.zeros(6, 0, dtype=torch.long)
+    state, by_tree, at_once = model.start(src[:2]).select(sentence), 0, 0
+    for t, moved in enumerate(torch.tensor([[1, 0, 0, 3, 3, 5], [0, 0, 2, 4, 3, 3], [2, 1, 0, 5, 5, 5]])):
+        token = torch.arange(6) + t + 4
+        logits, state = model.step(state, token)
+        words = torch.cat((words, token[:, None]), dim=1)
+        by_tree, at_once = by_tree + logits.square().sum(), at_once + model(src[sentence], words)[:, -1].square().sum()
+        state, words = state.select(moved), words[moved]
+    gradients = (torch.autograd.grad(total, list(model.parameters()), allow_unused=True) for total in (by_tree, at_once))
+    for mine, expected in zip(*gradients, strict=True):
+        assert_close(mine, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_step_wants_a_token_for_each_hypothesis():
+    model, (src, tgt) = Transformer(11, 13, d_model=12, n_heads=3, n_layers=1, d_ff=7).eval(), batch(1)
+    for n in (1, 3):
+        with torch.no_grad(), pytest.raises(RuntimeError):
+            model.step(model.start(src[:n]), torch.full((2 * n,), 4))
+
+
+def test_a_store_made_with_gradients_is_never_written_into():
+    """All is frozen but what a bias is made of: keys and values need no gradient, the weights over them do."""
+    model, (src, tgt) = Transformer(11, 13, d_model=12, n_heads=3, n_layers=1, d_ff=7, positions="relative").eval(), batch(1)
+    model.requires_grad_(False)
+    model.decoder[0].places.table.requires_grad_(True)
+    first, state = model.step(model.step(model.start(src), tgt[:, 0])[1], tgt[:, 1])
+    with torch.no_grad():
+        model.step(state, tgt[:, 2])
+    first.sum().backward()
+    assert model.decoder[0].places.table.grad.isfinite().all()
 
 
 def test_shapes_are_right_without_any_numbers():

@@ -23,7 +23,7 @@ class Mask:
 
     allowed: Tensor       # bool, broadcasts to (..., T, S); a row that may attend to nothing is all True here: no softmax meets it empty
     additive: Tensor      # 0 where allowed, elsewhere a huge negative number
-    some: Tensor | None   # (..., T, 1) False at the rows that may attend to nothing; None: it is known that there are none
+    some: Tensor | None   # (..., T, 1) False at the rows that may attend to nothing; None: every row may attend to something
 
     @classmethod
     def of(cls, mask: Tensor) -> "Mask":

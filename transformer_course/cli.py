@@ -61,6 +61,7 @@ def one_line(error: BaseException) -> str:
 # %% ../nbs/91_cli.ipynb #cell-7
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with 0 for success."""
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "200")   # of 1,024: see benchmarks/memory.py
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -306,6 +307,9 @@ def demo(
         print("\n".join(f"  {name:12}{found[i]}{'' if found[i] == pair.target else '   (differs)'}" for name, found in answers.items()) + "\n")
     print(f"where they look:  {_draw_alignment(translators, shown[0], out / 'alignment.png')}")
     print(f"the table, drawn: {save(draw_scoreboard(rows)[0], out / 'scoreboard.png')}")
+    figures = {"hardware": hardware(), "data": corpus.name, "budget": budget, "seed": seed, "rows": [asdict(row) for row in rows]}
+    (out / "scoreboard.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    print(f"the figures:      {out / 'scoreboard.json'}")
 
 # %% ../nbs/91_cli.ipynb #cell-25
 PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch", "matplotlib",

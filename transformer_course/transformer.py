@@ -51,7 +51,7 @@ class Cache:
         start, end, store, filled = self.length, self.length + key.shape[2], self.store, self.filled
         if filled[0] > start or end > store[0].shape[2] or not _may_write(store):
             piece = ROOM * key.shape[2]
-            room, filled = piece * (end // piece + 1), [start]
+            room, filled = end if torch.is_grad_enabled() else piece * (end // piece + 1), [start]
             store = tuple(F.pad(part, (0, 0, 0, room - start)) for part in self.pair)
         for part, new in zip(store, (key, value)):
             part[:, :, start:end] = new
@@ -62,16 +62,15 @@ class Cache:
         "The chosen rows, in a store of their own."
         return Cache(tuple(part.index_select(0, rows) for part in self.store), self.length, [self.length])
 
-    def keep(self, places: Tensor) -> "Cache":   # (N, M) indices of words
+    def keep(self, words: Tensor) -> "Cache":   # (N, M) indices of words
         "Of each row the chosen words alone."
-        rows = torch.arange(len(places), device=places.device)[:, None]
-        return Cache.of(*(part.transpose(1, 2)[rows, places].transpose(1, 2) for part in self.store))
+        rows = torch.arange(len(words), device=words.device)[:, None]
+        return Cache.of(*(part.transpose(1, 2)[rows, words].transpose(1, 2) for part in self.store))
 
 # %% ../nbs/23_transformer.ipynb #cell-14
 def _may_write(store: KeyValue) -> bool:
-    "Neither does a backward pass need the old numbers, nor does PyTorch's inference mode guard them."
-    guarded = store[0].is_inference() and not torch.is_inference_mode_enabled()
-    return not (torch.is_grad_enabled() or store[0].requires_grad or guarded)
+    "Not while a backward pass may need the old numbers; nor, outside PyTorch's inference mode, in a tensor made inside it."
+    return not torch.is_grad_enabled() and (torch.is_inference_mode_enabled() or not store[0].is_inference())
 
 # %% ../nbs/23_transformer.ipynb #cell-18
 @dataclass(frozen=True, eq=False)
@@ -97,27 +96,30 @@ class Tree:
         "The tree of the chosen hypotheses, and the sentence of each of its rows, (n',)."
         n, W, L = self.read.shape
         sentences = rows // W
-        width = _neighbours(sentences)
+        width = _width(sentences)
+        if W == 1 and len(rows) != n * width:       # rows from here and there, not a beam that begins: chains they stay
+            width = 1
         sentences = sentences.view(-1, width)[:, 0]
         read = self.read.flatten(0, 1).index_select(0, rows).view(len(sentences), width, L)
         return Tree(read, self.place.index_select(0, sentences), self.length), sentences
 
     def needed(self) -> Tensor | None:   # (n, M) indices of words
-        "The words that somebody has read, if the others should go: from ROOM on, and for lone hypotheses always."
-        lone, L = self.read.shape[1] == 1, self.read.shape[2]
-        if lone and L == self.length:
+        "Which words to keep, or None for all: unread ones go when every sentence has many of them, those of chains at once."
+        W, L = self.read.shape[1:]
+        if W == 1 and L == self.length:
             return None
         used = self.read.any(1)                                                       # (n, L)
-        most = self.length if lone else int(used.sum(1).max())
-        return None if not lone and L - most < ROOM else used.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+        most = self.length if W == 1 else int(used.sum(1).max())
+        many = 1 if W == 1 else max(ROOM, 4 * W)
+        return None if L - most < many else used.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
 
-    def keep(self, places: Tensor) -> "Tree":   # (n, M)
+    def keep(self, words: Tensor) -> "Tree":   # (n, M)
         "The tree without the other words."
-        read = self.read.gather(2, places[:, None].expand(-1, self.read.shape[1], -1))
-        return Tree(read, self.place.gather(1, places), self.length)
+        read = self.read.gather(2, words[:, None].expand(-1, self.read.shape[1], -1))
+        return Tree(read, self.place.gather(1, words), self.length)
 
 # %% ../nbs/23_transformer.ipynb #cell-19
-def _neighbours(sentences: Tensor) -> int:   # (N',) the sentence of each row
+def _width(sentences: Tensor) -> int:   # (N',) the sentence of each row
     "How many rows of a sentence stand side by side, if equally many everywhere; else 1 (and on a GPU, which would have to wait)."
     width = int((sentences == sentences[0]).sum()) if sentences.device.type == "cpu" and len(sentences) else 1
     if width == 1 or len(sentences) % width:
@@ -128,7 +130,7 @@ def _neighbours(sentences: Tensor) -> int:   # (N',) the sentence of each row
 
 def side_by_side(part: Tensor, n: int) -> Tensor:
     "Rows of n sentences, (n W, H, 1, K), as W positions of each: (n, H, W, K). With one row a sentence, as it was."
-    return part if len(part) == n else part.reshape(n, -1, *part.shape[1:2], part.shape[3]).transpose(1, 2)
+    return part if len(part) == n else part.squeeze(2).unflatten(0, (n, -1)).transpose(1, 2)
 
 # %% ../nbs/23_transformer.ipynb #cell-23
 def _spread(bias: Tensor | None, tree: Tree) -> Tensor | None:   # broadcasts to (n W, H, 1, t) -> (n, H, W, L)
@@ -144,7 +146,7 @@ def attend_to_self(
     attention: MultiHeadAttention,
     places: InAttention,              # positions that act inside attention
     x: Tensor,                        # (B, T, D) the words to compute
-    mask: Tensor | Mask | None = None,   # broadcasts to (B, H, T, S); True = may attend
+    mask: Tensor | Mask | None = None,   # broadcasts to (B, H, T, S), with a tree (n, 1, W, L); True = may attend
     past: Cache | None = None,        # kept of earlier words
     tree: Tree | None = None,         # where the words stand if hypotheses share them; None: one hypothesis for each row of past
 ) -> tuple[Tensor, Cache]:            # (B, T, D), and what to keep of all words so far
@@ -207,7 +209,7 @@ class DecoderLayer(nn.Module):
         x: Tensor,                     # (B, T, D) the positions to compute
         source: KeyValue,              # from `source_keys`
         source_mask: Tensor | Mask,    # (B, 1, 1, S) True at real source tokens
-        mask: Tensor | Mask | None = None,   # (T, T) causal; None for one new position of one hypothesis
+        mask: Tensor | Mask | None = None,   # (T, T) causal, with a tree (n, 1, W, L); None for one new position of chains
         past: Cache | None = None,     # kept of earlier positions
         tree: Tree | None = None,      # of several hypotheses a sentence: the rows of x, side by side in source and past
         need_weights: bool = False,    # of the cross-attention
@@ -251,18 +253,21 @@ class State:
         "How many words each hypothesis has read."
         return self.tree.length
 
+    def _of(self, sentences: Tensor) -> "State":   # (n',)
+        "The chosen sentences, but for their tree; the state itself where these are all, in order."
+        if sentences.device.type == "cpu" and torch.equal(sentences, torch.arange(len(self.source_mask))):
+            return self
+        pick = lambda part: part.index_select(0, sentences)
+        source, past = tuple((pick(key), pick(value)) for key, value in self.source), tuple(c.select(sentences) for c in self.past)
+        return replace(self, source=source, source_mask=pick(self.source_mask), past=past)
+
     def select(self, rows: Tensor) -> "State":   # (N',) indices of the n W rows, in any order, repeats allowed
         "The state of the chosen rows."
         tree, sentences = self.tree.select(rows)
-        state, stay = replace(self, tree=tree), torch.arange(len(self.source_mask), device=rows.device)
-        if rows.device.type != "cpu" or not torch.equal(sentences, stay):
-            pick = lambda part: part.index_select(0, sentences)
-            source = tuple((pick(key), pick(value)) for key, value in self.source)
-            state = State(source, pick(self.source_mask), tuple(cache.select(sentences) for cache in self.past), tree)
-        places = tree.needed()
-        if places is None:
+        state, words = replace(self._of(sentences), tree=tree), tree.needed()
+        if words is None:
             return state
-        return replace(state, past=tuple(cache.keep(places) for cache in state.past), tree=tree.keep(places))
+        return replace(state, past=tuple(cache.keep(words) for cache in state.past), tree=tree.keep(words))
 
 # %% ../nbs/23_transformer.ipynb #cell-40
 class Transformer(nn.Module):
@@ -361,8 +366,8 @@ class Transformer(nn.Module):
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
         x, past, tree = self.embed(self.tgt_embedding, token[:, None], state.position), [], state.tree.grow()
-        lone = len(token) == len(state.source_mask)                # one hypothesis a sentence: it has read all that is kept
-        several = {} if lone else {"mask": Mask.of(tree.read[:, None]), "tree": tree}
+        chains = tree.read.shape[1] == 1                           # one hypothesis a sentence: it has read all that is kept
+        several = {} if chains else {"mask": Mask.of(tree.read[:, None]), "tree": tree}
         source_mask = Mask.of(state.source_mask)
         for layer, source, kept in zip(self.decoder, state.source, state.past):
             x, kept, weights = layer(x, source, source_mask, past=kept, **several)

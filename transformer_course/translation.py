@@ -471,7 +471,7 @@ def model_card(config: dict) -> str:
               f"Cite: {config.get('data_citation')}.", ""]
     return "\n".join(lines)
 
-# %% ../nbs/25_translation.ipynb #cell-67
+# %% ../nbs/25_translation.ipynb #cell-69
 @dataclass(frozen=True)
 class Row:
     """One line of the scoreboard."""
@@ -505,7 +505,7 @@ def _translator(translator: Translator, pairs: Sequence[Pair], split: str, beam_
     return Row(translator.config["model"], sum(p.numel() for p in translator.model.parameters()),
                training["tokens"] / training["seconds"], training["seconds"], translator.evaluate(pairs, split, beam_size))
 
-# %% ../nbs/25_translation.ipynb #cell-68
+# %% ../nbs/25_translation.ipynb #cell-70
 def compare(
     data: str | Corpus = "micro-hindi",
     pair: str | None = None,
@@ -538,7 +538,7 @@ def compare(
         rows.append(_translator(translators[model], pairs, split, beam_size))
     return rows, translators
 
-# %% ../nbs/25_translation.ipynb #cell-69
+# %% ../nbs/25_translation.ipynb #cell-71
 def scoreboard(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |", "|---|---|---|---|---|---|---|---|"]
