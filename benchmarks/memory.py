@@ -18,27 +18,27 @@ from pathlib import Path
 
 import torch
 from timing import record, resident
-from training_step import batches, makers, stepper
+from training_step import OURS, batches, makers, stepper
 
 from transformer_course.training import matmul_precision
+from transformer_course.translation import PRESETS
 
 LIMITS = {"default (1,024)": None, "200": "200", "50": "50"}
-OURS, EVERY = "this library, default sites", 25
+EVERY = 25     # steps
 
 
 def train(preset: str, steps: int) -> dict:
     """Memory after every 25 steps, and tokens a second; this process must do nothing else."""
-    vocabulary = 8000
-    data = batches(vocabulary, 4096, steps, torch.device("cpu"))
+    data = batches(PRESETS[preset].vocabulary, PRESETS[preset].batch_tokens, steps, torch.device("cpu"))
     step, megabytes, began = stepper(makers(preset)[OURS](), data), [], time.perf_counter()
     with matmul_precision("medium"):
         for done in range(1, steps + 1):
             step()
             if done % EVERY == 0:
                 megabytes.append(round(resident("VmRSS")))
-    tokens = sum(int((tgt[:, 1:] != 0).sum()) for src, tgt in data[:steps])
+    tokens = sum(int((tgt[:, 1:] != 0).sum()) for src, tgt in data)
     return {"megabytes": megabytes, "tokens per second": tokens / (time.perf_counter() - began),
-            "shapes": len({tuple(tgt.shape) for src, tgt in data[:steps]})}
+            "shapes": len({tuple(tgt.shape) for src, tgt in data})}
 
 
 def apart(limit: str | None, given: argparse.Namespace) -> dict:

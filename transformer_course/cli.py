@@ -280,7 +280,7 @@ def _draw_alignment(translators: dict, pair, path: Path) -> Path:
                        gold=pair.links, xlabel="English, read", ylabel="Hindi, written")
     return plots.save(axes[0], path)
 
-
+# %% ../nbs/91_cli.ipynb #cell-24
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo-output"),
@@ -312,7 +312,7 @@ def demo(
     (out / "scoreboard.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"the figures:      {out / 'scoreboard.json'}")
 
-# %% ../nbs/91_cli.ipynb #cell-25
+# %% ../nbs/91_cli.ipynb #cell-26
 PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch", "matplotlib",
             "numpy", "tqdm", "typer", "rich")
 
@@ -345,7 +345,7 @@ def _advice() -> list[str]:
         advice.append(f"less than 1 GiB is free in {Path.home()}: downloads and checkpoints may fail")
     return advice
 
-# %% ../nbs/91_cli.ipynb #cell-26
+# %% ../nbs/91_cli.ipynb #cell-27
 @app.command()
 def doctor() -> None:
     """Show versions, devices and data, and what to do about what is missing."""
@@ -359,7 +359,7 @@ def doctor() -> None:
     for line in _advice():
         print(f"- {line}")
 
-# %% ../nbs/91_cli.ipynb #cell-29
+# %% ../nbs/91_cli.ipynb #cell-30
 @app.command()
 def start(folder: Annotated[Path, typer.Argument(help="A new folder, or one that was started before.")]) -> None:
     """Copy lessons and exercises into a folder to learn in; nothing in it is overwritten."""
@@ -387,7 +387,7 @@ def lab(
         os.execv(sys.executable, words)
     raise SystemExit(subprocess.run(words, cwd=found).returncode)
 
-# %% ../nbs/91_cli.ipynb #cell-30
+# %% ../nbs/91_cli.ipynb #cell-31
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path("."),
@@ -427,6 +427,6 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     console.print("  ".join(f"[{COLOURS[status]}]{mark}[/] {status}" for status, mark in MARKS.items()))
     print(repr(found).splitlines()[-1])
 
-# %% ../nbs/91_cli.ipynb #cell-33
+# %% ../nbs/91_cli.ipynb #cell-34
 if __name__ == "__main__" and "__file__" in globals():
     main()

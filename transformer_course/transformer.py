@@ -27,7 +27,7 @@ from .text import BOS, EOS, PAD
 KeyValue = tuple[Tensor, Tensor]   # keys and values, each (B, H, S, K)
 ROOM = 16                          # a store grows by room for so many additions
 
-
+# %% ../nbs/23_transformer.ipynb #cell-14
 @dataclass(frozen=True, eq=False)
 class Cache:
     """Keys and values of the words so far, in a store with room for more; what a cache holds never changes."""
@@ -67,12 +67,12 @@ class Cache:
         rows = torch.arange(len(words), device=words.device)[:, None]
         return Cache.of(*(part.transpose(1, 2)[rows, words].transpose(1, 2) for part in self.store))
 
-# %% ../nbs/23_transformer.ipynb #cell-14
+# %% ../nbs/23_transformer.ipynb #cell-15
 def _may_write(store: KeyValue) -> bool:
     "Not while a backward pass may need the old numbers; nor, outside PyTorch's inference mode, in a tensor made inside it."
     return not torch.is_grad_enabled() and (torch.is_inference_mode_enabled() or not store[0].is_inference())
 
-# %% ../nbs/23_transformer.ipynb #cell-18
+# %% ../nbs/23_transformer.ipynb #cell-19
 @dataclass(frozen=True, eq=False)
 class Tree:
     """Who has read what: n sentences, W hypotheses of each, L words that any of these has read."""
@@ -118,7 +118,7 @@ class Tree:
         read = self.read.gather(2, words[:, None].expand(-1, self.read.shape[1], -1))
         return Tree(read, self.place.gather(1, words), self.length)
 
-# %% ../nbs/23_transformer.ipynb #cell-19
+# %% ../nbs/23_transformer.ipynb #cell-20
 def _width(sentences: Tensor) -> int:   # (N',) the sentence of each row
     "How many rows of a sentence stand side by side, if equally many everywhere; else 1 (and on a GPU, which would have to wait)."
     width = int((sentences == sentences[0]).sum()) if sentences.device.type == "cpu" and len(sentences) else 1
@@ -132,7 +132,7 @@ def side_by_side(part: Tensor, n: int) -> Tensor:
     "Rows of n sentences, (n W, H, 1, K), as W positions of each: (n, H, W, K). With one row a sentence, as it was."
     return part if len(part) == n else part.squeeze(2).unflatten(0, (n, -1)).transpose(1, 2)
 
-# %% ../nbs/23_transformer.ipynb #cell-23
+# %% ../nbs/23_transformer.ipynb #cell-24
 def _spread(bias: Tensor | None, tree: Tree) -> Tensor | None:   # broadcasts to (n W, H, 1, t) -> (n, H, W, L)
     "A bias for each place, given to the words of a tree."
     if bias is None:
@@ -162,7 +162,7 @@ def attend_to_self(
     output, weights = attention.attend(query, *kept.pair, mask, bias=bias)
     return output.reshape(x.shape), kept
 
-# %% ../nbs/23_transformer.ipynb #cell-25
+# %% ../nbs/23_transformer.ipynb #cell-26
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -180,7 +180,7 @@ class EncoderLayer(nn.Module):
         x = around_attention(x, lambda x: attend_to_self(self.attention, self.places, x, mask)[0])
         return around_feed_forward(x, self.feed_forward)
 
-# %% ../nbs/23_transformer.ipynb #cell-27
+# %% ../nbs/23_transformer.ipynb #cell-28
 Maker = Callable[[], nn.Module]   # gives a new part at each call
 
 
@@ -189,7 +189,7 @@ def encoder_layers(n: int, attention: Maker, feed_forward: Maker, residual: Make
     return nn.ModuleList(EncoderLayer(attention(), feed_forward(), [residual() for sublayer in range(2)], places())
                          for layer in range(n))
 
-# %% ../nbs/23_transformer.ipynb #cell-30
+# %% ../nbs/23_transformer.ipynb #cell-31
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention, feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -232,13 +232,13 @@ class DecoderLayer(nn.Module):
             x = residual(x, sublayer)
         return x, kept, weights
 
-# %% ../nbs/23_transformer.ipynb #cell-31
+# %% ../nbs/23_transformer.ipynb #cell-32
 def decoder_layers(n: int, attention: Maker, feed_forward: Maker, residual: Maker, places: Maker = InAttention) -> nn.ModuleList:
     "n new decoder layers."
     return nn.ModuleList(DecoderLayer(attention(), attention(), feed_forward(), [residual() for sublayer in range(3)], places())
                          for layer in range(n))
 
-# %% ../nbs/23_transformer.ipynb #cell-35
+# %% ../nbs/23_transformer.ipynb #cell-36
 @dataclass(frozen=True, eq=False)
 class State:
     """What decoding needs to know of n sentences with W hypotheses each: their source, and the words so far."""
@@ -269,7 +269,7 @@ class State:
             return state
         return replace(state, past=tuple(cache.keep(words) for cache in state.past), tree=tree.keep(words))
 
-# %% ../nbs/23_transformer.ipynb #cell-40
+# %% ../nbs/23_transformer.ipynb #cell-41
 class Transformer(nn.Module):
     """The Transformer [Vaswani et al. 2017]; the defaults are the paper's base model.
 
@@ -388,7 +388,7 @@ class Transformer(nn.Module):
         chosen = chosen.mean(1) if layer is None else chosen[:, layer]           # (B, H, T, S)
         return chosen.mean(1) if head is None else chosen[:, head]
 
-# %% ../nbs/23_transformer.ipynb #cell-41
+# %% ../nbs/23_transformer.ipynb #cell-42
 def _check_sizes(**sizes: int) -> None:
     "Every size must be a positive whole number."
     for name, value in sizes.items():
