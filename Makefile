@@ -1,4 +1,4 @@
-# make demo   train a small Transformer, translate, draw what it attends to
+# make demo   train three small translators, compare them, draw what two of them attend to
 # make lab    open the lessons
 # make test   everything that CI runs
 #
@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadsco
 .PHONY: help demo lab test setup
 
 help:
-	@echo 'make demo   train a small Transformer on micro-Hindi, translate held-out sentences, draw the alignment'
+	@echo 'make demo   train three small translators on micro-Hindi, compare them on held-out sentences, draw the alignment'
 	@echo 'make lab    open the lessons in JupyterLab'
 	@echo 'make test   run everything that CI runs'
 	@echo 'make setup  install all that these need into $(VENV), and stop there'

@@ -1,35 +1,48 @@
 """How memory grows as training meets new shapes of batches, by the number of products that oneDNN may keep ready.
 
-    python benchmarks/memory.py [--preset tiny] [--steps 150] [--rounds 2]
+    python benchmarks/memory.py [--preset tiny] [--steps 300] [--rounds 2]
 
 For each shape of a product that it has not met, oneDNN (PyTorch's library for products on CPUs) makes a program, a
-*primitive*, and keeps up to 1,024 of them. Batches by length have hundreds of shapes. ONEDNN_PRIMITIVE_CACHE_CAPACITY sets
-another limit, if it is set before the first product; the command line sets 200. Here each limit trains in a process of
-its own, the limits in turns, on the same batches. Linux only. Results go to benchmarks/results/memory_PRESET.json.
+*primitive*, and keeps up to 1,024 of them. Batches by length have many shapes, and other ones in every epoch.
+ONEDNN_PRIMITIVE_CACHE_CAPACITY sets another limit, if it is set before the first product; the command line sets 200. Here
+each limit trains in a process of its own, the limits in turns, on the same batches. Linux only. Results go to benchmarks/results/memory_PRESET.json.
 """
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import torch
 from timing import record, resident
-from training_step import OURS, batches, makers, stepper
+from training_step import OURS, makers, stepper
 
-from transformer_course.training import matmul_precision
+from transformer_course.training import batch_plan, collate, matmul_precision
 from transformer_course.translation import PRESETS
 
 LIMITS = {"default (1,024)": None, "200": "200", "50": "50"}
-EVERY = 25     # steps
+EVERY = 50     # steps
+
+
+def captions(vocabulary: int, max_tokens: int, steps: int) -> list:
+    """Batches of as many epochs as it takes over 29,000 pairs of random ids, whose lengths vary as those of captions do."""
+    draw = random.Random(1)
+    words = lambda n: [draw.randrange(4, vocabulary) for word in range(n)]
+    lengths = [max(4, round(draw.lognormvariate(2.6, 0.32))) for sentence in range(29_000)]
+    examples = [(words(n) + [2], [1] + words(max(3, round(n * draw.gauss(1, 0.18)))) + [2]) for n in lengths]
+    plan, epoch = [], 0
+    while len(plan) < steps:
+        plan += batch_plan(examples, max_tokens, epoch=epoch)
+        epoch += 1
+    return [collate(examples, batch, 0) for batch in plan[:steps]]
 
 
 def train(preset: str, steps: int) -> dict:
-    """Memory after every 25 steps, and tokens a second; this process must do nothing else."""
-    data = batches(PRESETS[preset].vocabulary, PRESETS[preset].batch_tokens, steps, torch.device("cpu"))
+    """Memory after every 50 steps, and tokens a second; this process must do nothing else."""
+    data = captions(PRESETS[preset].vocabulary, PRESETS[preset].batch_tokens, steps)
     step, megabytes, began = stepper(makers(preset)[OURS](), data), [], time.perf_counter()
     with matmul_precision("medium"):
         for done in range(1, steps + 1):
@@ -38,7 +51,7 @@ def train(preset: str, steps: int) -> dict:
                 megabytes.append(round(resident("VmRSS")))
     tokens = sum(int((tgt[:, 1:] != 0).sum()) for src, tgt in data)
     return {"megabytes": megabytes, "tokens per second": tokens / (time.perf_counter() - began),
-            "shapes": len({tuple(tgt.shape) for src, tgt in data})}
+            "shapes": len({(src.shape, tgt.shape) for src, tgt in data})}
 
 
 def apart(limit: str | None, given: argparse.Namespace) -> dict:
@@ -52,7 +65,7 @@ def apart(limit: str | None, given: argparse.Namespace) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="tiny", choices=("tiny", "small"))
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -2,9 +2,9 @@
 
     python experiments/multi30k.py --pair en-de --preset tiny --minutes 22 --seed 1
 
-Needs the data set (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Nothing is tuned on the
-test set: it is looked at once, at the end. Writes results/multi30k_<pair>_<model>_<preset>_<minutes>m.json; the trained model
-stays in runs/, which is not committed.
+Needs the data set (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). With OMP_NUM_THREADS=1 it
+uses one core; the record names the threads. Nothing is tuned on the test set: it is looked at once, at the end. Writes
+results/multi30k_<pair>_<model>_<preset>_<minutes>m.json; the trained model stays in runs/, which is not committed.
 """
 import argparse
 import json

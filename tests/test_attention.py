@@ -4,6 +4,8 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch import nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course import attention as module
@@ -84,6 +86,53 @@ def test_long_and_short_causal_sentences_agree_with_pytorch(length):
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     for need_weights in (True, False):
         assert_close(attention(q, k, v, causal_mask(length), need_weights=need_weights)[0], expected)
+
+
+def causal_and_real():
+    """One sentence padded behind, one before (its first rows see nothing), one of nothing but padding: mask (B=3, 1, T=6, S=6)."""
+    real = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0]]).bool()
+    mask = causal_mask(6) & real[:, None, None]
+    sees = mask.any(-1, keepdim=True)                                        # (B, 1, T, 1)
+    assert sees[:, 0, :, 0].tolist() == [[True] * 6, [False] * 2 + [True] * 4, [False] * 6]
+    return mask, sees, real
+
+
+def test_both_masks_at_once_and_rows_that_see_nothing_as_pytorch(road):
+    """PyTorch's versions differ about a row that sees nothing: there it may see all, and its answer is taken away."""
+    torch.manual_seed(7)
+    (mask, sees, real), (q, k, v, weight) = causal_and_real(), torch.randn(4, 3, 2, 6, 5).unbind(0)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    theirs = F.scaled_dot_product_attention(*inputs, mask | ~sees) * sees
+    expected = torch.autograd.grad(theirs, inputs, weight)
+    for given in (mask, Mask.of(mask)):
+        for need_weights in (True, False):
+            ours = attention(*inputs, given, need_weights=need_weights)[0]
+            assert_close(ours, theirs)
+            assert_close(torch.autograd.grad(ours, inputs, weight), expected)
+
+
+@pytest.mark.parametrize("joined_by", ["us", "pytorch"])
+def test_the_layer_under_both_masks_is_pytorchs(road, joined_by):
+    torch.manual_seed(8)
+    ours, theirs = MultiHeadAttention(12, 3), nn.MultiheadAttention(12, 3, batch_first=True)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):      # in_proj, out_proj: weight, bias
+        other.data.copy_(nn.init.normal_(mine, std=0.4))
+    mask, sees, real = causal_and_real()
+    if joined_by == "pytorch":                                               # the first two sentences from their first real word on
+        real = torch.stack((real[0, :4], real[1, 2:]))
+        mask, sees = causal_mask(4) & real[:, None, None], torch.ones(2, 1, 4, 1, dtype=torch.bool)
+        flipped = {"attn_mask": ~causal_mask(4), "key_padding_mask": ~real}
+    else:
+        flipped = {"attn_mask": ~(mask | ~sees).repeat_interleave(3, dim=0)[:, 0]}    # (B H, T, S)
+    x, weight = torch.randn(*real.shape, 12, requires_grad=True), torch.randn(*real.shape, 12)
+    output, their_weights = theirs(x, x, x, **flipped, average_attn_weights=False)
+    expected = torch.where(sees[:, 0], output, theirs.out_proj.bias)         # a head that sees nothing says zero
+    gradients = torch.autograd.grad(expected, [x, *theirs.parameters()], weight)
+    for need_weights in (True, False):
+        found, our_weights = ours(x, x, x, mask, need_weights)
+        assert_close(found, expected)
+        assert our_weights is None or torch.allclose(our_weights, their_weights * sees, atol=1e-6)
+        assert_close(torch.autograd.grad(found, [x, *ours.parameters()], weight), gradients, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_acts_on_weights_in_training_only(road):

@@ -1,6 +1,7 @@
 """A learner's first exercise, in a browser: install the wheel, start a folder, open JupyterLab, answer wrongly, then rightly.
 
 Needs Chromium or Chrome (on Debian and Ubuntu: apt install chromium); SCREENSHOTS names a folder to keep pictures in.
+With BROWSER_REQUIRED set, as in CI, a missing browser is a failure and not a skip.
 """
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 from clean import built, environment
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
+pytestmark = pytest.mark.skipif(BROWSER is None and "BROWSER_REQUIRED" not in os.environ, reason="needs Chromium or Chrome")
 sync_api = pytest.importorskip("playwright.sync_api")
 
 TOKEN = "learner"

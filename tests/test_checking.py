@@ -1,10 +1,14 @@
 """What learners hand to the checker, and what they do to their folder."""
+import copy
 import json
+import math
 import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
+import prove as proving
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -122,7 +126,158 @@ def test_an_endless_loop_leaves_no_thread_and_the_notebook_alive(monkeypatch):
 
     report = diagnose(endless, all_exercises()["mended_mask"])
     assert report.status == "error" and "endless" in report.reason and time.monotonic() - began < 30
-    assert threading.active_count() == before
+    assert threading.active_count() == before and "restart" not in repr(report)
+
+
+def test_a_loop_that_catches_everything_is_reported_as_still_running(monkeypatch):
+    ready = checking._ready(all_exercises()["mended_mask"])
+    monkeypatch.setattr(checking, "_ready", lambda exercise: checking.Ready(**{**vars(ready), "seconds": 0.2}))
+    over = threading.Event()
+
+    def stuck(*args):
+        while not over.is_set():
+            try:                                     # twice, so that the stop finds no gap between two rounds
+                while not over.is_set():
+                    try:
+                        time.sleep(0.005)
+                    except BaseException:
+                        pass
+            except BaseException:
+                pass
+
+    try:
+        report = diagnose(stuck, all_exercises()["mended_mask"])
+        assert report.status == "error" and "endless" in report.reason and "\n" not in report.reason
+        assert report.lines()[-1].strip() == "a call could not be stopped and is still running: restart the kernel"
+        assert "restart the kernel" in report._repr_html_() and checking.still_running()
+        assert diagnose(lambda *args: None, all_exercises()["mended_mask"]).running, "a later check says so, too"
+    finally:
+        over.set()
+        for thread in threading.enumerate():
+            if thread.name == checking.STUCK:
+                thread.join(10)
+    assert not checking.still_running() and not diagnose(lambda *args: None, all_exercises()["mended_mask"]).running
+
+
+def clock_by_index(positions, d_model, **where):
+    codes = torch.zeros(len(positions), d_model, **where)
+    for t, place in enumerate(positions):
+        for i in range(0, d_model, 2):
+            angle = place / 10000 ** (i / d_model)
+            codes[t, i], codes[t, i + 1] = angle.sin(), angle.cos()
+    return codes
+
+
+def clock_by_value(positions, d_model):
+    angles = [[place / 10000 ** (i // 2 * 2 / d_model) for i in range(d_model)] for place in positions.tolist()]
+    return torch.tensor([[math.cos(angle) if i % 2 else math.sin(angle) for i, angle in enumerate(row)] for row in angles])
+
+
+def mask_by_rows(tokens, pad_id, **where):
+    B, T = tokens.shape
+    mask = torch.zeros(B, T, T, dtype=torch.bool, **where)
+    for t in range(T):
+        mask[:, t, :t + 1] = tokens[:, :t + 1] != pad_id
+    return mask
+
+
+def mask_by_value(tokens, pad_id):
+    T = tokens.shape[1]
+    return torch.tensor([[[s <= t and row[s].item() != pad_id for s in range(T)] for t in range(T)] for row in tokens])
+
+
+@pytest.mark.parametrize("name, filled, by_value", [("clock_codes", clock_by_index, clock_by_value), ("mended_mask", mask_by_rows, mask_by_value)])
+def test_a_tensor_made_on_the_cpu_is_noticed_though_no_error_names_a_device(name, filled, by_value):
+    exercise = all_exercises()[name]
+    on_cpu = diagnose(filled, exercise)
+    assert on_cpu.status == "wrong" and "whatever the device of its arguments" in on_cpu.reason
+    assert diagnose(lambda x, *rest: filled(x, *rest, device=x.device), exercise).status == "passed"
+    assert diagnose(by_value, exercise).status == "passed", "who needs the values is not accused"
+
+
+def test_a_result_left_on_the_cpu_is_noticed_though_nothing_fails():
+    exercise = all_exercises()["scaled_attention"]
+
+    def forgetful(query, key, value, mask=None):
+        output, weights = checking._ready(exercise).solution(query, key, value, mask)
+        return (torch.zeros(output.shape, dtype=output.dtype), weights) if output.device.type == "meta" else (output, weights)
+
+    assert "whatever the device of its arguments" in diagnose(forgetful, exercise).reason
+
+
+@pytest.mark.parametrize("name, right, wrong", [("why_weights_sharpen", "b", "a"), ("loss_with_one_factor", "B", "A")])
+def test_letters_are_read_kindly(name, right, wrong):
+    exercise = all_exercises()[name]
+    for form in ("{}", " {} ", "({})", "{})", "{}.", "**{}**"):
+        for letter in (right.lower(), right.upper()):
+            assert diagnose(lambda: form.format(letter), exercise).status == "passed"
+        (told,) = [message for message, source in checking._ready(exercise).mistakes.items() if f'return "{wrong}"' in source]
+        assert diagnose(lambda: form.format(wrong.swapcase()), exercise).reason == told
+    for answer in ("", "7", "ab", "the second", 2, ["b"], torch.ones(2), {"b"}):
+        report = diagnose(lambda: answer, exercise)
+        assert report.status == "wrong" and report.reason == f"answer with one letter, such as {wrong!r}"
+    assert "return" in diagnose(lambda: None, exercise).reason
+
+
+def test_a_number_is_too_small_or_too_large():
+    number, pair = all_exercises()["lowest_smoothed_loss"], all_exercises()["numbers_in_weights"]
+    assert diagnose(lambda: 0.5, number).reason == "the result has the wrong value: too small"
+    assert diagnose(lambda: torch.tensor(7.0), number).reason == "the result has the wrong value: too large"
+    assert diagnose(lambda: (80_000, 12_345), pair).reason == "member 1 of the result has the wrong value: too large"
+    for strange in (math.nan, 1j):
+        assert diagnose(lambda: strange, number).reason == "the result has the wrong value"
+
+
+@pytest.mark.parametrize("name", ["smoothed_loss", "log_prob_with_teacher"])
+def test_a_loss_that_nothing_can_be_learned_from_is_noticed(name):
+    exercise = all_exercises()[name]
+    right = checking._ready(exercise).solution
+
+    def without_grad(*args):
+        with torch.no_grad():
+            return right(*args)
+
+    for lost in (without_grad, lambda *args: right(*args).detach(), lambda *args: torch.tensor(right(*args).tolist())):
+        report = diagnose(lost, exercise)
+        assert report.status == "wrong" and "gradient" in report.reason or "double precision" in report.reason
+    assert "gradient" in diagnose(without_grad, exercise).reason and diagnose(lambda *args: right(*args), exercise).status == "passed"
+
+
+def test_a_gradient_that_is_lost_in_part_is_noticed():
+    x = torch.tensor([0.5, -1.0, 2.0])
+    assert checking.gradient_flows(lambda x: x.exp() * x, x)
+    assert not checking.gradient_flows(lambda x: x.exp().detach() * x, x)
+    assert not checking.gradient_flows(lambda x: torch.ones(3, requires_grad=True), x) and not checking.gradient_flows(lambda x: 3.0, x)
+
+
+def test_exchanged_biases_of_a_gru_are_named():
+    exercise = all_exercises()["gru_step"]
+    right = checking._ready(exercise).solution
+    exchanged = diagnose(lambda x, h, W, U, b, b2: right(x, h, W, U, b2, b), exercise)
+    assert exchanged.status == "wrong" and exchanged.reason.startswith("b and b2 are exchanged")
+    unlisted = diagnose(lambda x, h, W, U, b, b2: right(x, h, W, U, b2, b), exercise, listed=False)
+    assert "last third of b2" in unlisted.reason
+
+
+def test_the_generators_of_cuda_are_put_back_too_once_it_is_in_use(monkeypatch):
+    forked = []
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: forked.append(devices) or nullcontext())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for in_use in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+        with checking.undisturbed():
+            pass
+    assert forked == [[], [0, 1]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_check_leaves_the_numbers_of_a_gpu_alone():
+    torch.cuda.manual_seed(3)
+    expected = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(3)
+    with checking.undisturbed():
+        torch.rand(4, device="cuda")
+    assert torch.equal(torch.rand(4, device="cuda"), expected)
 
 
 def test_random_states_and_arguments_are_left_alone():
@@ -178,10 +333,12 @@ def test_progress_is_whole_or_put_aside(tmp_path, capsys):
     note([report()], folder / "exercises")
     assert read_progress(folder)["scaled_attention"]["status"] == "passed"
     assert repr(progress(folder)).splitlines()[-1].startswith("1 of ") and "<table>" in progress(folder)._repr_html_()
+    assert all(f"{mark}</span> {status}" in progress(folder)._repr_html_() for status, mark in checking.MARKS.items()), "the marks are explained"
     for damage in (b"", b"{", b"[]", b'{"exercises": {"a": 1}}', b"\xff\xfe", b'{"exercises": {"a": {"status": "passed"}}}'):
         (folder / "progress.json").write_bytes(damage)
-        with pytest.raises(ValueError, match="damaged"):
-            read_progress(folder)
+        for asked in (read_progress, progress):
+            with pytest.raises(ValueError, match="damaged.*transformer-course progress .*rebuilds it$"):
+                asked(folder)
         note([report(status="wrong")], folder)
         assert (folder / "progress.json.damaged").read_bytes() == damage and read_progress(folder)["scaled_attention"]["checks"] == 1
         assert "put aside" in capsys.readouterr().err
@@ -219,6 +376,28 @@ def test_two_of_one_name_and_missing_parts_are_refused(monkeypatch):
             checking.read_exercises({"cells": cells}, "20_attention")
 
 
+@pytest.mark.parametrize("line", ["", "implement · 10 minutes · easy · lesson 20, section 1", "*implement · ten minutes · easy · lesson 20, section 1*",
+                                  "*implement · 10 minutes · simple · lesson 20, section 1*", "*write · 10 minutes · easy · lesson 20, section 1*",
+                                  "*implement · 10 minutes · easy*", "*implement, 10 minutes, easy, lesson 20, section 1*"])
+def test_a_wrong_line_of_facts_names_its_exercise(line):
+    notebook = copy.deepcopy(checking.author_notebooks()["20_attention"])
+    first = next(cell for cell in notebook["cells"] if "".join(cell["source"]).startswith("## 20.1"))
+    lines = "".join(first["source"]).split("\n")
+    first["source"] = "\n".join([*lines[:2], line, *lines[3:]])
+    with pytest.raises(ValueError, match=r"20\.1 \(Scaled dot-product attention\)"):
+        checking.read_exercises(notebook, "20_attention")
+
+
+def test_exercises_know_their_kind_minutes_and_difficulty():
+    known = all_exercises()["scaled_attention"]
+    assert (known.kind, known.minutes, known.difficulty, known.section) == ("implement", 15, "medium", "lesson 20, section 1")
+    assert {e.kind for e in EXERCISES} == {"implement", "find the bug", "predict, then run", "read a plot"}
+
+
+def test_the_proof_wants_four_mistakes_an_exercise_on_average():
+    assert not proving.lacking([3, 5]) and "3.67" in proving.lacking([4, 4, 3]) and proving.lacking([])
+
+
 def test_json_gives_a_result_an_exercise(tmp_path, capsys):
     folder = tmp_path / "here"
     course.start(folder)
@@ -233,4 +412,6 @@ def test_json_gives_a_result_an_exercise(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0 and found["of"] == len(EXERCISES) == len(found["exercises"])
     states = {row["exercise"]: row for row in found["exercises"]}
-    assert states["why_weights_sharpen"]["status"] == "wrong" and states["why_weights_sharpen"]["reason"].startswith("a: ")
+    sharpen = states["why_weights_sharpen"]
+    assert sharpen["status"] == "wrong" and sharpen["reason"].startswith("a: ") and sharpen["number"] == "20.4"
+    assert (sharpen["title"], sharpen["minutes"], sharpen["difficulty"]) == ("Read a plot", 5, "easy") and "running" not in sharpen

@@ -220,6 +220,32 @@ def test_the_multi30k_path_end_to_end(real_data, tmp_path):
     assert score["sentences"] == 1000 and score["aer"] is None
 
 
+def test_one_notebook_is_checked_wherever_it_lies(tmp_path, capsys):
+    from transformer_course.course import student_exercises
+    text = student_exercises()["20_attention_exercises.ipynb"].decode().replace("raise NotImplementedError()", "return 'b'")
+    handed_in = tmp_path / "from Anna (2).ipynb"
+    handed_in.write_text(text, encoding="utf-8")
+    found = json.loads(here("check", handed_in, "--json", capsys=capsys))
+    rows = {row["exercise"]: row["status"] for row in found["exercises"]}
+    assert found["of"] == len(rows) == 4 and found["passed"] == 1 and rows["why_weights_sharpen"] == "passed"
+    assert "1 of 4 exercises passed" in here("check", handed_in, capsys=capsys) and list(tmp_path.iterdir()) == [handed_in]
+
+
+def test_a_notebook_in_a_course_folder_is_noted_and_a_strange_one_refused(tmp_path, capsys):
+    from transformer_course.checking import read_progress
+    here("start", tmp_path / "here", capsys=capsys)
+    exercises = tmp_path / "here" / "exercises"
+    here("check", exercises / "20_attention_exercises.ipynb", capsys=capsys)
+    assert set(read_progress(tmp_path / "here")) == {"scaled_attention", "mended_mask", "numbers_in_weights", "why_weights_sharpen"}
+    strange = tmp_path / "strange.ipynb"
+    strange.write_text('{"cells": []}', encoding="utf-8")
+    for path, part in ((strange, "no exercise of this course"), (tmp_path / "none.ipynb", "none.ipynb")):
+        with pytest.raises(SystemExit) as ended:
+            main(["check", str(path)])
+        error = capsys.readouterr().err
+        assert ended.value.code == 1 and error.count("\n") == 1 and part in error
+
+
 def test_memory_for_products_is_bounded_unless_the_user_has_a_limit(monkeypatch, capsys):
     for own, expected in (("7", "7"), (None, "200")):
         monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", own or "")

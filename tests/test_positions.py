@@ -45,6 +45,29 @@ def test_relative_is_its_loop(T, S, clip, start):
             assert_close(bias[:, :, i, j], q[:, :, i] @ relative.table[distance + clip] / 2)
 
 
+@few
+@given(st.integers(1, 5), st.integers(0, 40), st.integers(1, 4))
+def test_rotary_is_multiplication_by_a_complex_number(T, start, half):
+    """Each pair is a number of the complex plane, and place p turns it by p times the pair's speed."""
+    x = torch.randn(2, 3, T, 2 * half)
+    turned = torch.view_as_complex(Rotary(2 * half).turn(x, start).unflatten(-1, (half, 2)))
+    for t in range(T):
+        for pair in range(half):
+            angle = torch.tensor((start + t) * 10000 ** (-pair / half))
+            number = torch.complex(x[:, :, t, 2 * pair], x[:, :, t, 2 * pair + 1])
+            assert_close(turned[:, :, t, pair], number * torch.complex(angle.cos(), angle.sin()), rtol=1e-4, atol=1e-5)
+
+
+@few
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 6))
+def test_alibi_is_its_loop(T, S, start):
+    slopes, bias = (1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8), alibi(6, T, S, start)    # six heads: those of four, then two of eight
+    assert bias.shape == (6, T, S)
+    for head, slope in enumerate(slopes):
+        for i in range(T):
+            assert_close(bias[head, i], torch.tensor([-slope * abs(start + i - j) for j in range(S)]))
+
+
 def test_one_position_at_a_time_is_all_at_once():
     """What a cached decoder asks for: one query at `start`, the keys before it."""
     x, rotary, relative = torch.randn(2, 3, 7, 4), Rotary(4), Relative(4, clip=2)

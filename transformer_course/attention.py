@@ -33,9 +33,9 @@ class Mask:
         some = mask.any(-1, keepdim=True)
         allowed = mask | ~some
         additive = torch.zeros((), device=mask.device).where(allowed, torch.finfo(torch.float32).min)
-        return cls(allowed, additive, None if mask.device.type == "cpu" and some.all() else some)   # a GPU would have to wait
+        return cls(allowed, additive, None if mask.device.type == "cpu" and some.all() else some)   # a GPU would have to wait for `all`
 
-
+# %% ../nbs/20_attention.ipynb #cell-53
 def _added(mask: Mask | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     "What to add to the scores: the bias, and a huge negative number where the mask forbids."
     if mask is None:
@@ -57,7 +57,7 @@ def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
     "On a CPU, as long as the weights of one head stay below 256 by 256."
     return query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= 2**16
 
-# %% ../nbs/20_attention.ipynb #cell-50
+# %% ../nbs/20_attention.ipynb #cell-54
 def attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -81,7 +81,7 @@ def attention(
         output, weights = output * ready.some, weights * ready.some if need_weights else None
     return output, weights if need_weights else None
 
-# %% ../nbs/20_attention.ipynb #cell-59
+# %% ../nbs/20_attention.ipynb #cell-63
 class MultiHeadAttention(nn.Module):
     """Attention in several subspaces at once [Vaswani et al. 2017, §3.2.2].
 

@@ -388,24 +388,34 @@ def lab(
     raise SystemExit(subprocess.run(words, cwd=found).returncode)
 
 # %% ../nbs/91_cli.ipynb #cell-31
+def _row(report) -> dict:
+    "A report for `check --json`, with what is known of its exercise."
+    from transformer_course.checking import all_exercises
+    exercise = all_exercises()[report.exercise]
+    row = asdict(report) | {"title": exercise.title, "minutes": exercise.minutes, "difficulty": exercise.difficulty}
+    del row["running"]                           # that is for a notebook: here the process has ended
+    return row
+
+
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path("."),
+    folder: Annotated[Path, typer.Argument(help="A folder that was started, or one notebook of exercises.")] = Path("."),
     as_json: Annotated[bool, typer.Option("--json", help="Print a result for each exercise as JSON.")] = False,
 ) -> None:
-    """Run and check all exercises of a folder, and say what is wrong and why."""
-    from transformer_course.course import check_folder
-    reports = check_folder(folder, progress=True)
+    """Run and check all exercises of a folder or of one notebook, and say what is wrong and why."""
+    from transformer_course.course import check_file, check_folder
+    one = folder.is_file() or folder.suffix == ".ipynb"
+    reports = check_file(folder) if one else check_folder(folder, progress=True)
     passed = sum(report.status == "passed" for report in reports)
     if as_json:
-        print(json.dumps({"passed": passed, "of": len(reports), "exercises": [asdict(report) for report in reports]}, indent=1))
+        print(json.dumps({"passed": passed, "of": len(reports), "exercises": list(map(_row, reports))}, indent=1))
         return
     for report in reports:
         if report.status in ("wrong", "error"):
             print(report)
     print(f"{passed} of {len(reports)} exercises passed, {sum(r.status == 'not attempted' for r in reports)} not attempted")
 
-
+# %% ../nbs/91_cli.ipynb #cell-32
 @app.command()
 def progress(folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path(".")) -> None:
     """Show which lessons and exercises are done."""
@@ -413,9 +423,10 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     from transformer_course.course import check_folder
     try:
         found = run(folder)
-    except ValueError as problem:
-        print(f"{problem}: checking all exercises anew", file=sys.stderr)
-        (course_folder(folder) / PROGRESS).unlink()
+    except ValueError:
+        damaged = course_folder(folder) / PROGRESS
+        print(f"{damaged} is damaged: checking all exercises anew", file=sys.stderr)
+        damaged.unlink()
         check_folder(folder, progress=True)
         found = run(folder)
     table = Table("lesson", "done", "exercises", title="Progress")
@@ -427,6 +438,6 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     console.print("  ".join(f"[{COLOURS[status]}]{mark}[/] {status}" for status, mark in MARKS.items()))
     print(repr(found).splitlines()[-1])
 
-# %% ../nbs/91_cli.ipynb #cell-34
+# %% ../nbs/91_cli.ipynb #cell-35
 if __name__ == "__main__" and "__file__" in globals():
     main()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CELL_SECONDS', 'NOTEBOOK_SECONDS', 'lessons', 'student_edition', 'student_exercises', 'Started', 'start', 'run_cells',
-           'check_notebook', 'check_folder']
+           'check_notebook', 'check_folder', 'check_file']
 
 # %% ../nbs/90a_course.ipynb #cell-4
 import hashlib
@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -21,8 +22,8 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from .checking import (FOLDER_MARK, Exercise, Report, TooLong, author_notebooks, course_folder, diagnose, note,
-                                         read_exercises, safely, without_calls, without_solution)
+from .checking import (FOLDER_MARK, Exercise, Report, TooLong, all_exercises, author_notebooks, course_folder,
+                                         diagnose, note, read_exercises, safely, without_calls, without_solution)
 from .training import write_atomically
 
 # %% ../nbs/90a_course.ipynb #cell-6
@@ -178,7 +179,7 @@ def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds:
                            env={**os.environ, "MPLBACKEND": "agg"},          # no windows: cells run outside the main thread
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             rows = json.loads(out.read_text(encoding="utf-8"))
-            return [Report(**{**row, "given": tuple(map(tuple, row["given"]))}) for row in rows]
+            return [Report(**{**row, "given": tuple(map(tuple, row["given"])), "running": False}) for row in rows]     # the process has ended
         except subprocess.TimeoutExpired:
             pass
         except (OSError, ValueError):
@@ -204,4 +205,23 @@ def check_folder(
         exercises = read_exercises(notebook, lesson)
         reports += _in_process(path, lesson, exercises, seconds) if path.is_file() else check_notebook(path, exercises)
     note(reports, found)
+    return reports
+
+# %% ../nbs/90a_course.ipynb #cell-18
+def check_file(
+    path: str | Path,                    # of a notebook of exercises
+    seconds: float = NOTEBOOK_SECONDS,   # that it may take
+) -> list[Report]:
+    """Check the exercises of one notebook; the results are noted if it lies in a course folder.
+
+    Raises ValueError if it defines no function that an exercise asks for.
+    """
+    path = Path(path).resolve()
+    text, exercises = path.read_text(encoding="utf-8", errors="replace"), list(all_exercises().values())
+    lessons = Counter(e.lesson for e in exercises if f"def {e.name}(" in text)
+    if not lessons:
+        raise ValueError(f"{path.name} holds no exercise of this course: give a notebook of exercises, or a folder that was started")
+    lesson = lessons.most_common(1)[0][0]
+    reports = _in_process(path, lesson, [e for e in exercises if e.lesson == lesson], seconds)
+    note(reports, path.parent)
     return reports

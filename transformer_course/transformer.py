@@ -132,7 +132,7 @@ def side_by_side(part: Tensor, n: int) -> Tensor:
     "Rows of n sentences, (n W, H, 1, K), as W positions of each: (n, H, W, K). With one row a sentence, as it was."
     return part if len(part) == n else part.squeeze(2).unflatten(0, (n, -1)).transpose(1, 2)
 
-# %% ../nbs/23_transformer.ipynb #cell-24
+# %% ../nbs/23_transformer.ipynb #cell-22
 def _spread(bias: Tensor | None, tree: Tree) -> Tensor | None:   # broadcasts to (n W, H, 1, t) -> (n, H, W, L)
     "A bias for each place, given to the words of a tree."
     if bias is None:
@@ -141,14 +141,14 @@ def _spread(bias: Tensor | None, tree: Tree) -> Tensor | None:   # broadcasts to
     rows = side_by_side(bias.expand(n * W, *bias.shape[-3:]), n)                      # (n, H, W, t)
     return rows.gather(3, tree.place[:, None, None].expand(*rows.shape[:3], L))
 
-
+# %% ../nbs/23_transformer.ipynb #cell-26
 def attend_to_self(
     attention: MultiHeadAttention,
     places: InAttention,              # positions that act inside attention
     x: Tensor,                        # (B, T, D) the words to compute
     mask: Tensor | Mask | None = None,   # broadcasts to (B, H, T, S), with a tree (n, 1, W, L); True = may attend
     past: Cache | None = None,        # kept of earlier words
-    tree: Tree | None = None,         # where the words stand if hypotheses share them; None: one hypothesis for each row of past
+    tree: Tree | None = None,         # who has read what, if hypotheses share words; None: one hypothesis for each row of past
 ) -> tuple[Tensor, Cache]:            # (B, T, D), and what to keep of all words so far
     "Self-attention of one sequence, all at once or from where it stopped."
     start = tree.length - 1 if tree else past.length if past else 0
@@ -160,9 +160,9 @@ def attend_to_self(
         bias = _spread(bias, tree)
     kept = past.add(key, value) if past else Cache.of(key, value)
     output, weights = attention.attend(query, *kept.pair, mask, bias=bias)
-    return output.reshape(x.shape), kept
+    return output.reshape(x.shape), kept                              # with a tree (n, W, D) is (n W, 1, D) again
 
-# %% ../nbs/23_transformer.ipynb #cell-26
+# %% ../nbs/23_transformer.ipynb #cell-28
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -180,7 +180,7 @@ class EncoderLayer(nn.Module):
         x = around_attention(x, lambda x: attend_to_self(self.attention, self.places, x, mask)[0])
         return around_feed_forward(x, self.feed_forward)
 
-# %% ../nbs/23_transformer.ipynb #cell-28
+# %% ../nbs/23_transformer.ipynb #cell-30
 Maker = Callable[[], nn.Module]   # gives a new part at each call
 
 
@@ -189,7 +189,7 @@ def encoder_layers(n: int, attention: Maker, feed_forward: Maker, residual: Make
     return nn.ModuleList(EncoderLayer(attention(), feed_forward(), [residual() for sublayer in range(2)], places())
                          for layer in range(n))
 
-# %% ../nbs/23_transformer.ipynb #cell-31
+# %% ../nbs/23_transformer.ipynb #cell-33
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention, feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -209,9 +209,9 @@ class DecoderLayer(nn.Module):
         x: Tensor,                     # (B, T, D) the positions to compute
         source: KeyValue,              # from `source_keys`
         source_mask: Tensor | Mask,    # (B, 1, 1, S) True at real source tokens
-        mask: Tensor | Mask | None = None,   # (T, T) causal, with a tree (n, 1, W, L); None for one new position of chains
+        mask: Tensor | Mask | None = None,   # (T, T) causal; None: one position, which may see all that is kept; with a tree (n, 1, W, L)
         past: Cache | None = None,     # kept of earlier positions
-        tree: Tree | None = None,      # of several hypotheses a sentence: the rows of x, side by side in source and past
+        tree: Tree | None = None,      # who has read what, if the rows of x are several hypotheses a sentence; source and past are shared
         need_weights: bool = False,    # of the cross-attention
     ) -> tuple[Tensor, Cache, Tensor | None]:   # (B, T, D), what to keep, weights (B, H, T, S)
         kept = weights = None
@@ -224,7 +224,7 @@ class DecoderLayer(nn.Module):
         def look_over(x):
             nonlocal weights
             (query,) = self.cross_attention.project(x, slice(0, 1))
-            query = side_by_side(query, len(source[0]))
+            query = side_by_side(query, len(source[0]))            # as it was, unless hypotheses share a source
             output, weights = self.cross_attention.attend(query, *source, source_mask, need_weights)
             return output.reshape(x.shape)
 
@@ -232,13 +232,13 @@ class DecoderLayer(nn.Module):
             x = residual(x, sublayer)
         return x, kept, weights
 
-# %% ../nbs/23_transformer.ipynb #cell-32
+# %% ../nbs/23_transformer.ipynb #cell-34
 def decoder_layers(n: int, attention: Maker, feed_forward: Maker, residual: Maker, places: Maker = InAttention) -> nn.ModuleList:
     "n new decoder layers."
     return nn.ModuleList(DecoderLayer(attention(), attention(), feed_forward(), [residual() for sublayer in range(3)], places())
                          for layer in range(n))
 
-# %% ../nbs/23_transformer.ipynb #cell-36
+# %% ../nbs/23_transformer.ipynb #cell-38
 @dataclass(frozen=True, eq=False)
 class State:
     """What decoding needs to know of n sentences with W hypotheses each: their source, and the words so far."""
@@ -269,7 +269,7 @@ class State:
             return state
         return replace(state, past=tuple(cache.keep(words) for cache in state.past), tree=tree.keep(words))
 
-# %% ../nbs/23_transformer.ipynb #cell-41
+# %% ../nbs/23_transformer.ipynb #cell-43
 class Transformer(nn.Module):
     """The Transformer [Vaswani et al. 2017]; the defaults are the paper's base model.
 
@@ -366,7 +366,7 @@ class Transformer(nn.Module):
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
         x, past, tree = self.embed(self.tgt_embedding, token[:, None], state.position), [], state.tree.grow()
-        chains = tree.read.shape[1] == 1                           # one hypothesis a sentence: it has read all that is kept
+        chains = tree.read.shape[1] == 1                           # one hypothesis a sentence: it may see all that is kept
         several = {} if chains else {"mask": Mask.of(tree.read[:, None]), "tree": tree}
         source_mask = Mask.of(state.source_mask)
         for layer, source, kept in zip(self.decoder, state.source, state.past):
@@ -388,7 +388,7 @@ class Transformer(nn.Module):
         chosen = chosen.mean(1) if layer is None else chosen[:, layer]           # (B, H, T, S)
         return chosen.mean(1) if head is None else chosen[:, head]
 
-# %% ../nbs/23_transformer.ipynb #cell-42
+# %% ../nbs/23_transformer.ipynb #cell-44
 def _check_sizes(**sizes: int) -> None:
     "Every size must be a positive whole number."
     for name, value in sizes.items():
