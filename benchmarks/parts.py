@@ -2,7 +2,8 @@
 
     python benchmarks/parts.py [--rounds 15] [--device cpu]
 
-Sizes are those of a batch of some 4,000 tokens in the tiny Transformer. Results go to benchmarks/results/parts.json.
+Sizes are those of a batch of some 4,000 tokens in the tiny Transformer; the projection at the base model's width too.
+Results go to benchmarks/results/parts.json.
 """
 import argparse
 
@@ -30,20 +31,22 @@ def dropouts(device):
             "dropout from random bytes": lambda: backward(dropout(x, 0.3), x)}
 
 
-def losses(device):
-    hidden = torch.randn(B, T, D, device=device, requires_grad=True)
-    weight = (torch.randn(V, D, device=device) * D**-0.5).requires_grad_()
+def losses(device, width):
+    hidden = torch.randn(B, T, width, device=device, requires_grad=True)
+    weight = (torch.randn(V, width, device=device) * width**-0.5).requires_grad_()
     target = torch.randint(1, V, (B, T), device=device)
 
     def whole():
         logits = hidden @ weight.T
         return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, label_smoothing=0.1)
 
-    chunks = lambda: projected_loss(hidden, weight, None, target, 0.1)
-    for a, b in zip(backward(whole(), hidden, weight), backward(chunks(), hidden, weight)):
-        assert_close(a, b)
+    chunks = lambda rows=None: projected_loss(hidden, weight, None, target, 0.1, chunk=rows)
+    for rows in (None, 128):
+        for a, b in zip(backward(whole(), hidden, weight), backward(chunks(rows), hidden, weight)):
+            assert_close(a, b)
     return {"all logits, F.cross_entropy": lambda: backward(whole(), hidden, weight),
-            "projected_loss in chunks": lambda: backward(chunks(), hidden, weight)}
+            "projected_loss in chunks": lambda: backward(chunks(), hidden, weight),
+            "the same, 128 rows each": lambda: backward(chunks(128), hidden, weight)}
 
 
 def attentions(device, length):
@@ -70,7 +73,8 @@ def main() -> None:
     device, figures = torch.device(given.device), {}
     torch.manual_seed(1)
     for precision in ("highest", "medium"):
-        cases = {"dropout 0.3": dropouts(device), "projection and loss, V = 8,000": losses(device)}
+        cases = {"dropout 0.3": dropouts(device)}
+        cases |= {f"projection and loss, V = 8,000, width {width}": losses(device, width) for width in (D, 512)}
         cases |= {f"causal attention, length {n}": attentions(device, n) for n in (30, 120, 480)}
         with matmul_precision(precision):
             for title, candidates in cases.items():

@@ -130,7 +130,7 @@ def projected_loss(
     target: Tensor,             # (...) ids of the true words
     smoothing: float = 0.0,     # epsilon, in [0, 1)
     pad_id: int = 0,            # targets with this id do not count
-    chunk: int | None = None,   # rows of logits that exist at one time; default: 128 on a CPU, 4,096 elsewhere
+    chunk: int | None = None,   # rows of logits that exist at one time; default: D, at least 128, on a CPU, 4,096 elsewhere
 ) -> Tensor:                 # scalar: mean over the targets that count
     """`smoothed_cross_entropy` of `hidden @ weight.T + bias`, without ever holding all logits.
 
@@ -140,5 +140,5 @@ def projected_loss(
         raise ValueError(f"projected_loss: hidden {tuple(hidden.shape)} does not fit target {tuple(target.shape)}")
     if not 0 <= smoothing < 1:
         raise ValueError(f"projected_loss: smoothing must lie in [0, 1), not {smoothing}")
-    rows, chunk = hidden.reshape(-1, hidden.shape[-1]), chunk or (128 if hidden.device.type == "cpu" else 4096)
+    rows, chunk = hidden.reshape(-1, hidden.shape[-1]), chunk or (max(128, hidden.shape[-1]) if hidden.device.type == "cpu" else 4096)
     return _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothing, pad_id, chunk)
