@@ -56,7 +56,7 @@ MODELS = {                                                        # "luong-dot" 
     "transformer-none": partial(Transformer, positions="none"),
 }
 
-
+# %% ../nbs/25_translation.ipynb #cell-8
 @dataclass(frozen=True)
 class Preset:
     """Sizes and rates that go together."""
@@ -74,7 +74,7 @@ class Preset:
         kind = model.partition("-")[0]
         return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
 
-# %% ../nbs/25_translation.ipynb #cell-7
+# %% ../nbs/25_translation.ipynb #cell-10
 def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float, **other) -> Preset:
     "A Transformer and the recurrent models; the scoreboard prints how many parameters each has."
     recurrent = {"d_model": width, "d_hidden": hidden, "dropout": dropout}
@@ -90,8 +90,8 @@ PRESETS = {
          "additive": {"d_model": 128, "d_hidden": 128, "dropout": 0.1},
          "luong": {"d_model": 128, "d_hidden": 176, "bidirectional": True, "window": 3, "dropout": 0.1},
          "transformer": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0, "norm": "pre"}},
-        {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "luong": 6e-3, "transformer": 5e-3}, warmup=100, vocabulary=2000, tokens="words",
-        batch_tokens=512),
+        {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "luong": 6e-3, "transformer": 5e-3},
+        warmup=100, vocabulary=2000, tokens="words", batch_tokens=512),
     "tiny": _preset(128, 4, 4, 256, 256, 0.2, 4e-3, warmup=700, vocabulary=8000, average=5),
     "small": _preset(256, 4, 4, 512, 512, 0.35, 2.5e-3, warmup=800, vocabulary=8000, average=5),
     "base": _preset(512, 8, 6, 2048, 1024, 0.1, 7e-4, warmup=4000, vocabulary=16000, batch_tokens=8192, average=5),
@@ -105,7 +105,7 @@ def _known(kind: str, name: str, allowed) -> str:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(allowed)}")
     return name
 
-# %% ../nbs/25_translation.ipynb #cell-8
+# %% ../nbs/25_translation.ipynb #cell-12
 def build(
     model: str,              # a name in MODELS
     preset: str,             # a name in PRESETS
@@ -118,7 +118,7 @@ def build(
     sizes, peak = PRESETS[_known("preset", preset, PRESETS)].of(_known("model", model, MODELS))
     return MODELS[model](vocabulary, vocabulary, **sizes)
 
-# %% ../nbs/25_translation.ipynb #cell-11
+# %% ../nbs/25_translation.ipynb #cell-15
 def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Example]:
     """Source ids … EOS and target ids BOS … EOS of each pair."""
     sources = tokenizer.encode_many([pair.source for pair in pairs])
@@ -136,7 +136,7 @@ def _batches_by_length(rows: Sequence[list[int]], batch_tokens: int) -> list[lis
         batches[-1].append(i)
     return batches
 
-# %% ../nbs/25_translation.ipynb #cell-14
+# %% ../nbs/25_translation.ipynb #cell-19
 @dataclass(frozen=True)
 class Evaluation:
     """How good a translator was on one split."""
@@ -156,10 +156,10 @@ class Evaluation:
         search = f", beam {self.beam_size}; {self.signature}" if self.beam_size else ""
         return f"{self.split}: {figures} ({self.sentences} sentences{search})"
 
-# %% ../nbs/25_translation.ipynb #cell-16
+# %% ../nbs/25_translation.ipynb #cell-21
 MAX_SOURCE = 512   # tokens of the longest sentence that `translate` takes
 
-# %% ../nbs/25_translation.ipynb #cell-17
+# %% ../nbs/25_translation.ipynb #cell-22
 class Translator(ModelHubMixin, library_name="transformer-course", tags=["translation"]):
     """A trained model with its tokenizer: translates, scores itself, and fits in a folder."""
 
@@ -303,7 +303,7 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         """
         if not hasattr(self.model, "alignment"):
             raise ValueError(f"the model {self.config.get('model')!r} has no attention to look at")
-        place = self.config.get("alignment", [None, None]) if layer is head is None else [layer, head]
+        place = self.config.get("alignment", [None, None]) if layer is None and head is None else [layer, head]
         options = {"layer": place[0], "head": place[1]} if isinstance(self.model, Transformer) else {}
         weights: list[Tensor] = []
         for first in range(0, len(pairs), 64):
@@ -377,7 +377,7 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
             raise ValueError(f"{path}: config.json, vocabulary and weights do not fit: {problem}") from None
         return cls(model.to(device), tokenizer, config)
 
-# %% ../nbs/25_translation.ipynb #cell-18
+# %% ../nbs/25_translation.ipynb #cell-24
 def _download(name: str, options: dict) -> str:
     "The folder of a model on the Hub, fetched if need be."
     try:
@@ -386,7 +386,7 @@ def _download(name: str, options: dict) -> str:
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise FileNotFoundError(f"{name} is no folder here, and the Hugging Face Hub did not give it: {reason}") from None
 
-# %% ../nbs/25_translation.ipynb #cell-19
+# %% ../nbs/25_translation.ipynb #cell-26
 def read_job(folder: str | Path) -> dict:
     """What is trained in a folder: data, pair, model, preset and seed.
 
@@ -401,7 +401,7 @@ def read_job(folder: str | Path) -> dict:
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{note} is damaged: it is not what was written") from None
 
-
+# %% ../nbs/25_translation.ipynb #cell-27
 def _check_folder(folder: str | Path | None, job: dict, resume: bool) -> None:
     "The folder must be free or, to resume, hold a run of the same job."
     if folder is None:
@@ -423,7 +423,7 @@ def _note_job(folder: Path, job: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "run.json", json.dumps(job, indent=1).encode())
 
-# %% ../nbs/25_translation.ipynb #cell-20
+# %% ../nbs/25_translation.ipynb #cell-29
 def _record(trainer: Trainer) -> dict:
     "How the training went, for config and model card."
     return {"steps": trainer.step, "seconds": trainer.seconds, "tokens": trainer.tokens, "epochs": trainer.epoch,
@@ -449,7 +449,7 @@ def _measured_on_valid(translator: Translator, pairs: Sequence[Pair]) -> dict:
     place = {"alignment": translator.config["alignment"]} if linked else {}
     return place | {"valid": asdict(translator.evaluate(pairs, "valid"))}
 
-# %% ../nbs/25_translation.ipynb #cell-21
+# %% ../nbs/25_translation.ipynb #cell-31
 def model_card(config: dict) -> str:
     """The README.md of a trained model: what it is, its scores, and how they were made."""
     valid, training, pair = config.get("valid"), config.get("training"), config.get("pair", "")
@@ -471,7 +471,7 @@ def model_card(config: dict) -> str:
               f"Cite: {config.get('data_citation')}.", ""]
     return "\n".join(lines)
 
-# %% ../nbs/25_translation.ipynb #cell-69
+# %% ../nbs/25_translation.ipynb #cell-92
 @dataclass(frozen=True)
 class Row:
     """One line of the scoreboard."""
@@ -505,7 +505,7 @@ def _translator(translator: Translator, pairs: Sequence[Pair], split: str, beam_
     return Row(translator.config["model"], sum(p.numel() for p in translator.model.parameters()),
                training["tokens"] / training["seconds"], training["seconds"], translator.evaluate(pairs, split, beam_size))
 
-# %% ../nbs/25_translation.ipynb #cell-70
+# %% ../nbs/25_translation.ipynb #cell-93
 def compare(
     data: str | Corpus = "micro-hindi",
     pair: str | None = None,
@@ -538,7 +538,7 @@ def compare(
         rows.append(_translator(translators[model], pairs, split, beam_size))
     return rows, translators
 
-# %% ../nbs/25_translation.ipynb #cell-71
+# %% ../nbs/25_translation.ipynb #cell-94
 def scoreboard(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |", "|---|---|---|---|---|---|---|---|"]
