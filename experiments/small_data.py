@@ -6,17 +6,17 @@
 The recipe is that of `transformer-rotary` at the tiny preset.
 
 Every run learns from the same number of passes over the training pairs (so a slower or busy machine changes nothing but
-the waiting), on one thread, warms up during the same share of its steps, and is scored on `valid` only: no test set is read.
-One seed unless more are asked for, so half a point of BLEU between two of them says nothing. Writes
-results/small_data.json after each run and goes on where an earlier call stopped; two calls may run side by side.
+the waiting), on one thread, warms up during the same share of its steps, and is scored on `valid` only, with the weights of
+its last epoch and with the means of the last five and ten: no test set is read. One seed unless more are asked for, so half
+a point of BLEU between two of them says nothing. Writes results/small_data.json after each run and goes on where an earlier
+call stopped; two calls may run side by side.
 """
 import argparse
-import fcntl
 import json
 import time
-from contextlib import contextmanager
 
 import torch
+from filelock import FileLock
 from records import RESULTS, facts, write
 
 from transformer_course.corpora import load
@@ -42,7 +42,7 @@ CHANGES = {
     "wide": {"d_model": 256, "d_ff": 512, "peak": 2.5e-3},
 }
 MODEL = ("d_model", "n_heads", "n_layers", "d_ff", "dropout", "norm", "positions", "attention_dropout", "ff_dropout")
-AVERAGED = 5     # epochs
+AVERAGED = (10, 5, 1)     # last epochs whose weights are averaged, from many to few
 
 
 class FreshPieces(Trainer):
@@ -61,15 +61,25 @@ class FreshPieces(Trainer):
         return super()._plan()
 
 
+def score(trainer: Trainer, n: int, tokenizer: Tokenizer, valid: list) -> dict:
+    """BLEU and loss on valid with the mean of the last n epochs' weights; the trainer forgets the epochs before them."""
+    while len(trainer.recent) > n:
+        trainer.recent.popleft()
+    average_weights(trainer)
+    translator, words = Translator(trainer.model, tokenizer, {}), sum(len(target) - 1 for source, target in trainer.valid)
+    return {"loss_per_pair": evaluate_loss(trainer.model, trainer.valid) * words / len(valid),
+            **{f"beam {k}": translator.evaluate(valid, "valid", k).bleu for k in (1, 5)}}
+
+
 def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
-    """Train once; BLEU and loss on valid of the mean of the last epochs' weights."""
+    """Train once; BLEU and loss on valid of the means of the last epochs' weights."""
     given, began = BASE | changes, facts()
     pairs, valid = corpus["train"], corpus["valid"]
     tokenizer = Tokenizer.train([text for pair in pairs for text in (pair.source, pair.target)], kind=TINY.tokens,
                                 size=given["vocabulary"])
     torch.manual_seed(seed)
     model = Transformer(len(tokenizer), len(tokenizer), **{name: given[name] for name in MODEL})
-    settings = Settings(batch_tokens=given["batch_tokens"], smoothing=given["smoothing"], average=AVERAGED, seed=seed, device="cpu")
+    settings = Settings(batch_tokens=given["batch_tokens"], smoothing=given["smoothing"], average=max(AVERAGED), seed=seed, device="cpu")
     rest = (model, encode_pairs(tokenizer, pairs), None, encode_pairs(tokenizer, valid), settings)
     trainer = FreshPieces(tokenizer, pairs, given["subword_dropout"], *rest) if given["subword_dropout"] else Trainer(*rest)
     steps = 0
@@ -78,21 +88,10 @@ def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
     trainer.epoch, trainer.schedule = 0, linear_decay(given["peak"], round(given["warmup"] * steps))
     trainer.run(steps, None, False)
     assert (trainer.epoch, trainer.position) == (epochs, 0)      # so the weights averaged are those of whole epochs
-    average_weights(trainer)
-    translator = Translator(model, tokenizer, {})
-    scores = {f"beam {k}": translator.evaluate(valid, "valid", k).bleu for k in (1, 5)}
-    return {"seed": seed, **began, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds, "valid": scores,
-            "loss_per_pair": evaluate_loss(model, rest[3]) * sum(len(t) - 1 for s, t in rest[3]) / len(valid),
+    return {"seed": seed, **began, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds,
+            "valid": {f"mean of {n}": score(trainer, n, tokenizer, valid) for n in AVERAGED},
             "parameters": sum(p.numel() for p in model.parameters()),
             "history": [{k: round(v, 4) for k, v in epoch.items()} for epoch in trainer.history]}
-
-
-@contextmanager
-def alone():
-    """Inside the block no other call reads or writes the record."""
-    with open(RESULTS / ".small_data.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def noted(path, epochs: int) -> dict:
@@ -107,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=list(CHANGES), choices=CHANGES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=15)
     given = parser.parse_args()
     torch.set_num_threads(1)
     path, corpus = RESULTS / "small_data.json", load("multi30k", "en-de")
@@ -116,10 +115,10 @@ def main() -> None:
             if any(r["seed"] == seed for r in noted(path, given.epochs)["variants"].get(name, {"runs": []})["runs"]):
                 continue
             began, result = time.perf_counter(), run(CHANGES[name], seed, given.epochs, corpus)
-            with alone():
+            with FileLock(path.with_suffix(".lock")):       # no other call reads or writes the record meanwhile
                 record = noted(path, given.epochs)          # again: another call may have added to it
                 record["variants"].setdefault(name, {"changes": CHANGES[name], "runs": []})["runs"].append(result)
-                write("small_data", {"epochs": given.epochs, "base": BASE, "averaged_epochs": AVERAGED, "variants": record["variants"]})
+                write("small_data", {"epochs": given.epochs, "base": BASE, "variants": record["variants"]})
             print(f"{name}, seed {seed}: valid {result['valid']}, {time.perf_counter() - began:.0f} s", flush=True)
 
 
