@@ -1,20 +1,23 @@
-"""Translating 1,000 sentences, greedily and with a beam of 5, by this library, Marian (Hugging Face) and CTranslate2.
+"""Translating 1,000 sentences, greedily and with a beam of 5, by this library and by others.
 
     python benchmarks/decoding.py [--preset tiny] [--length 50] [--device cpu]
 
-All have the same weights (random, post-norm as Marian is) and read the same batches of 100 sentences with the lengths of
-captions, longest first; every hypothesis has exactly `length` words, since with random weights the end is not where it
-would be. Before anything is timed, the logits of this library and of Marian must agree, and the translations of all three
-for nine sentences in ten (greedy) and one in two (beam; near ties). All take turns, batch by batch; ratios are medians over the ten batches.
+Marian (Hugging Face) and CTranslate2 do both; torch.nn.Transformer, which has no cache, and x-transformers have no beam. All
+have the same weights (random, post-norm as Marian is; but for x-transformers, which has no place for them) and read the same
+batches of 100 sentences with the lengths of captions, longest first; every hypothesis has exactly `length` words, since with
+random weights the end is not where it would be. Before anything is timed, the logits of this library and of Marian must
+agree, and the translations of all with the same weights for nine sentences in ten (greedy) and one in two (beam; near ties).
+All take turns, batch by batch; ratios are medians over the ten batches.
 "Rows": this library's beam search without the tree of lesson 23, every hypothesis with its own copy of all it has read.
 Results go to benchmarks/results/decoding_PRESET_DEVICE.json.
 """
 import argparse
 import copy
 import statistics
+import warnings
 
 import torch
-from peers import BOS, LONGEST, PAD, CTranslate2, Marian
+from peers import BOS, LONGEST, PAD, CTranslate2, Marian, TorchTransformer, XTransformers
 from timing import interleaved, record, show, summary
 from torch.testing import assert_close
 
@@ -24,8 +27,10 @@ from transformer_course.training import matmul_precision
 from transformer_course.transformer import State, Transformer, Tree
 from transformer_course.translation import PRESETS
 
+warnings.filterwarnings("ignore", message=".*nested tensor")
 SENTENCES, BATCH, BEAM = 1000, 100, 5
 OURS, ROWS, MARIAN, CT2 = "this library", "this library, rows", "Marian (Hugging Face)", "CTranslate2"
+TORCH, XT = "torch.nn.Transformer, no cache", "x-transformers"
 
 
 class Rows(State):
@@ -69,8 +74,8 @@ def check(model: Transformer, peers: dict, src: torch.Tensor) -> None:
             assert_close(peers[MARIAN].logits(src, tgt_in)[..., 2:], model(src, tgt_in)[..., 2:], rtol=1e-3, atol=1e-3)
     for beam_size, least in ((1, 0.9), (BEAM, 0.5)):        # in a beam, many hypotheses are nearly as good as the best
         found = ours_decode(model, src, beam_size, 12)[:, :11]
-        for name, peer in peers.items():
-            same = (peer.decode(src, beam_size, 12)[:, :11].cpu() == found.cpu()).all(1).float().mean().item()
+        for name in [name for name, peer in peers.items() if name != XT and (peer.beams or beam_size == 1)]:
+            same = (peers[name].decode(src, beam_size, 12)[:, :11].cpu() == found.cpu()).all(1).float().mean().item()
             print(f"{name}: {same:.0%} of the translations are the same with beam {beam_size}")
             assert same >= least
 
@@ -96,7 +101,8 @@ def main() -> None:
     torch.manual_seed(1)
     model = Transformer(vocabulary, vocabulary, **sizes).to(device).eval()
     batches, peers = sources(vocabulary, device), {}
-    for name, make in ((MARIAN, lambda: Marian(model, sizes, never=(PAD, BOS)).to(device).eval()),
+    for name, make in ((TORCH, lambda: TorchTransformer(model, sizes).to(device).eval()), (XT, lambda: XTransformers(model, sizes).to(device).eval()),
+                       (MARIAN, lambda: Marian(model, sizes, never=(PAD, BOS)).to(device).eval()),
                        (CT2, lambda: CTranslate2(Marian(model, sizes, never=(PAD, BOS)).eval(), torch.get_num_threads(), device.type))):
         try:
             peers[name] = make()
@@ -108,7 +114,7 @@ def main() -> None:
         for precision in ("highest", "medium"):
             calls = {OURS: lambda src: ours_decode(model, src, beam_size, given.length)}
             calls |= {name: lambda src, peer=peer: peer.decode(src, beam_size, given.length) for name, peer in peers.items()
-                      if name != CT2}
+                      if name != CT2 and (peer.beams or beam_size == 1)}
             if beam_size > 1:
                 calls[ROWS] = lambda src: ours_decode(without_tree(model), src, beam_size, given.length)
             if CT2 in peers:                 # words are made beforehand: it is the search that is timed

@@ -1,7 +1,7 @@
 """The other libraries behind one interface, with this library's weights wherever they have a place for them.
 
-`Peer.loss(src, tgt)` for training; `decode(src, beam_size, length)` of Marian and CTranslate2 for decoding. All take this
-library's token ids: 0 padding, 1 BOS, 2 EOS. A peer that is not installed raises ImportError when it is made.
+`Peer.loss(src, tgt)` for training; for decoding `decode(src, beam_size, length)` of those that search with a beam (their
+`beams` is True) and `decode(src, 1, length)` of those that only take the likeliest word. All take this library's token ids: 0 padding, 1 BOS, 2 EOS. A peer that is not installed raises ImportError when it is made.
 """
 import sys
 import tempfile
@@ -26,6 +26,8 @@ def smoothed(logits: Tensor, tgt: Tensor) -> Tensor:
 
 class TorchTransformer(nn.Module):
     """torch.nn.Transformer between embeddings, positions and an ordinary projection and loss."""
+
+    beams = False
 
     def __init__(self, ours: Transformer, sizes: dict):
         super().__init__()
@@ -60,6 +62,19 @@ class TorchTransformer(nn.Module):
                            src_key_padding_mask=~real, memory_key_padding_mask=~real)
         return smoothed(hidden @ self.embedding.weight.T, tgt)
 
+    @torch.inference_mode()
+    def decode(self, src: Tensor, beam_size: int, length: int) -> Tensor:   # (B, length)
+        """The likeliest words, exactly `length`; it has no cache, so the prefix is read again for each."""
+        padded, words = ~padding_mask(src, PAD), src.new_full((len(src), 1), BOS)
+        memory = self.body.encoder(self.embed(src), src_key_padding_mask=padded)
+        for t in range(1, length + 1):
+            later = ~causal_mask(t, src.device)
+            hidden = self.body.decoder(self.embed(words), memory, tgt_mask=later, tgt_is_causal=True, memory_key_padding_mask=padded)
+            logits = hidden[:, -1] @ self.embedding.weight.T
+            logits[:, [PAD, BOS, EOS]] = -torch.inf
+            words = torch.cat([words, logits.argmax(1, keepdim=True)], dim=1)
+        return words[:, 1:]
+
 
 def attentions(layer: nn.Module) -> list[nn.Module]:
     """The attentions of one of our layers, self-attention first."""
@@ -68,6 +83,8 @@ def attentions(layer: nn.Module) -> list[nn.Module]:
 
 class Marian(nn.Module):
     """Hugging Face's MarianMTModel; post-norm, as the paper's, so its weights are ours only if ours is post-norm too."""
+
+    beams = True
 
     def __init__(self, ours: Transformer, sizes: dict, never: tuple[int, ...] = ()):   # never: words that are not to be written
         super().__init__()
@@ -124,6 +141,8 @@ class Marian(nn.Module):
 class CTranslate2:
     """The C++ library, float32, with the weights of a `Marian`."""
 
+    beams = True
+
     def __init__(self, marian: Marian, threads: int, device: str = "cpu"):
         import ctranslate2
         from ctranslate2.converters.transformers import BartLoader
@@ -159,6 +178,8 @@ class CTranslate2:
 class XTransformers(nn.Module):
     """x-transformers' XTransformer, pre-norm, of the same sizes and dropout sites; it has no place for our weights (no biases)."""
 
+    beams = False
+
     def __init__(self, ours: Transformer, sizes: dict):
         super().__init__()
         from x_transformers import XTransformer
@@ -168,14 +189,21 @@ class XTransformers(nn.Module):
                  "ff_custom_activation": nn.ReLU(), "attn_flash": True, "num_tokens": len(ours.tgt_embedding.weight), "max_seq_len": LONGEST, "emb_dropout": sizes["dropout"]}
         self.model = XTransformer(dim=sizes["d_model"], tie_token_emb=True, **{f"enc_{k}": v for k, v in inner.items()},
                                   **{f"dec_{k}": v for k, v in inner.items()})
-        self.model.decoder.net.to_logits = None    # the output is tied to the embedding, as in all the others
+        net = self.model.decoder.net
+        del net.to_logits
+        net.to_logits = lambda hidden: hidden @ net.token_emb.emb.weight.T     # tied to the embedding, as in all the others
 
     def loss(self, src: Tensor, tgt: Tensor) -> Tensor:
         real = padding_mask(src, PAD)
         memory = self.model.encoder(src, mask=real, return_embeddings=True)
         net = self.model.decoder.net
-        hidden = net(tgt[:, :-1], context=memory, context_mask=real, return_embeddings=True)
-        return smoothed(hidden @ net.token_emb.emb.weight.T, tgt)
+        return smoothed(net(tgt[:, :-1], context=memory, context_mask=real), tgt)
+
+    @torch.inference_mode()
+    def decode(self, src: Tensor, beam_size: int, length: int) -> Tensor:   # (B, length)
+        """The likeliest words, exactly `length`, with its cache of keys and values."""
+        first = src.new_full((len(src), 1), BOS)
+        return self.model.generate(src, first, length, mask=padding_mask(src, PAD), temperature=0.0)
 
 
 class JoeyRecurrent(nn.Module):

@@ -69,7 +69,7 @@ def show(title: str, rows: dict[str, dict[str, float]], base: str) -> None:
     """Print a summary as a table."""
     print(f"\n{title}\n{'':34} {'ms':>9}  {'times as fast as ' + base:40}")
     for name, row in rows.items():
-        more = "".join(f"  {row[key]:,.0f} {key}" for key in ("tokens per second", "megabytes") if row.get(key) is not None)
+        more = "".join(f"  {row[key]:,.0f} {key}" for key in ("tokens per second", "% of the peak", "megabytes") if row.get(key) is not None)
         print(f"{name:34} {row['milliseconds']:9.2f}  {row['ratio']:.2f}{more}")
 
 
