@@ -6,7 +6,8 @@ Marian (Hugging Face) and CTranslate2 do both; torch.nn.Transformer, which has n
 have the same weights (random, post-norm as Marian is; but for x-transformers, which has no place for them) and read the same
 batches of 100 sentences with the lengths of captions, longest first; every hypothesis has exactly `length` words, since with
 random weights the end is not where it would be. Before anything is timed, the logits of this library and of Marian must
-agree, and the translations of all with the same weights for nine sentences in ten (greedy) and one in two (beam; near ties).
+agree, and the first words of the translations of one batch by all with the same weights, for nine sentences in ten (greedy)
+and one in two (beam; near ties). Precisions are float32 and medium on a CPU, float32 and bf16 on a GPU; CTranslate2 keeps float32.
 All take turns, batch by batch; ratios are medians over the ten batches.
 "Rows": this library's beam search without the tree of lesson 23, every hypothesis with its own copy of all it has read.
 Results go to benchmarks/results/decoding_PRESET_DEVICE.json.
@@ -18,12 +19,11 @@ import warnings
 
 import torch
 from peers import BOS, LONGEST, PAD, CTranslate2, Marian, TorchTransformer, XTransformers
-from timing import interleaved, record, show, summary
+from timing import arithmetic, interleaved, precisions, record, show, summary
 from torch.testing import assert_close
 
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.text import pad
-from transformer_course.training import matmul_precision
 from transformer_course.transformer import State, Transformer, Tree
 from transformer_course.translation import PRESETS
 
@@ -65,19 +65,22 @@ def ours_decode(model: Transformer, src: torch.Tensor, beam_size: int, length: i
     return beam_search(model, src, beam_size, length, min_len=length).tokens
 
 
-def check(model: Transformer, peers: dict, src: torch.Tensor) -> None:
-    """The same weights give the same logits and, but for rounding, the same greedy words."""
+def check(model: Transformer, peers: dict, src: torch.Tensor) -> dict[str, float]:
+    """The same weights give the same logits and, but for rounding, the same words; the share of sentences in which they do."""
+    found = {}
     tgt_in = torch.randint(4, len(model.tgt_embedding.weight), (len(src), 7), device=src.device)
     tgt_in[:, 0] = 1
     if MARIAN in peers:
         with torch.no_grad():
             assert_close(peers[MARIAN].logits(src, tgt_in)[..., 2:], model(src, tgt_in)[..., 2:], rtol=1e-3, atol=1e-3)
     for beam_size, least in ((1, 0.9), (BEAM, 0.5)):        # in a beam, many hypotheses are nearly as good as the best
-        found = ours_decode(model, src, beam_size, 12)[:, :11]
+        ours = ours_decode(model, src, beam_size, 12)[:, :11]
         for name in [name for name, peer in peers.items() if name != XT and (peer.beams or beam_size == 1)]:
-            same = (peers[name].decode(src, beam_size, 12)[:, :11].cpu() == found.cpu()).all(1).float().mean().item()
+            same = (peers[name].decode(src, beam_size, 12)[:, :11].cpu() == ours.cpu()).all(1).float().mean().item()
             print(f"{name}: {same:.0%} of the translations are the same with beam {beam_size}")
             assert same >= least
+            found[f"{name}, beam {beam_size}"] = same
+    return found
 
 
 def turns(calls: dict, batches: list) -> dict:
@@ -108,10 +111,10 @@ def main() -> None:
             peers[name] = make()
         except ImportError as missing:
             print(f"{name} is left out: {missing}; see benchmarks/requirements.txt")
-    check(model, peers, batches[0])
-    figures = {"preset": given.preset, "sizes": sizes, "sentences": SENTENCES, "batch": BATCH, "length": given.length}
+    figures = {"preset": given.preset, "sizes": sizes, "sentences": SENTENCES, "batch": BATCH, "length": given.length,
+               "the same words": check(model, peers, batches[0])}
     for title, beam_size in (("greedy", 1), (f"beam {BEAM}", BEAM)):
-        for precision in ("highest", "medium"):
+        for precision in precisions(device):
             calls = {OURS: lambda src: ours_decode(model, src, beam_size, given.length)}
             calls |= {name: lambda src, peer=peer: peer.decode(src, beam_size, given.length) for name, peer in peers.items()
                       if name != CT2 and (peer.beams or beam_size == 1)}
@@ -120,15 +123,16 @@ def main() -> None:
             if CT2 in peers:                 # words are made beforehand: it is the search that is timed
                 words = {id(src): peers[CT2].texts(src) for src in batches}
                 calls[CT2] = lambda src: peers[CT2].decode_texts(words[id(src)], beam_size, given.length)
-            with matmul_precision(precision):
+            with arithmetic(precision, device):
                 seconds = interleaved(turns(calls, batches), len(batches), device, pause=0.5)
             rows = summary(seconds, OURS)
             for name, row in rows.items():
-                row |= {"sentences per second": BATCH / statistics.median(seconds[name]), "ours is faster by": statistics.median(b / a for a, b in zip(seconds[OURS], seconds[name]))}
+                row |= {"sentences per second": BATCH / statistics.median(seconds[name]),
+                        "its time / ours": statistics.median(its / our for our, its in zip(seconds[OURS], seconds[name]))}
             show(f"{title}, {given.preset}, {precision} precision (CTranslate2: float32)", rows, OURS)
             print("   ".join(f"{name}: {row['sentences per second']:.0f} sentences/s" for name, row in rows.items()))
             figures[f"{title}, {precision}"] = rows
-    print(f"\nrecorded in {record(f'decoding_{given.preset}_{device.type}', figures)}")
+    print(f"\nrecorded in {record(f'decoding_{given.preset}_{device.type}', figures, device)}")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def main() -> None:
             figures[str(t)] = summary(interleaved(candidates, given.rounds, device), NO_CACHE)
             show(f"word {t}, {given.preset}", figures[str(t)], NO_CACHE)
     path = record(f"decoding_step_{given.preset}_{device.type}", {"preset": given.preset, "sizes": preset.sizes["transformer"], "sentences": SENTENCES,
-                   "source words": SOURCE, "rounds": given.rounds, "positions": figures})
+                   "source words": SOURCE, "rounds": given.rounds, "positions": figures}, device)
     draw(figures, path.with_suffix(".png"))
     print(f"\nrecorded in {path}, drawn in {path.with_suffix('.png')}")
 

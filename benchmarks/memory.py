@@ -17,10 +17,10 @@ import sys
 import time
 from pathlib import Path
 
-from timing import record, resident
+from timing import arithmetic, record, resident
 from training_step import OURS, makers, stepper
 
-from transformer_course.training import batch_plan, collate, matmul_precision
+from transformer_course.training import batch_plan, collate
 from transformer_course.translation import PRESETS
 
 LIMITS = {"default (1,024)": None, "200": "200", "50": "50"}
@@ -43,8 +43,8 @@ def captions(vocabulary: int, max_tokens: int, steps: int) -> list:
 def train(preset: str, steps: int) -> dict:
     """Memory after every 50 steps, and tokens a second; this process must do nothing else."""
     data = captions(PRESETS[preset].vocabulary, PRESETS[preset].batch_tokens, steps)
-    step, megabytes, began = stepper(makers(preset)[OURS](), data), [], time.perf_counter()
-    with matmul_precision("medium"):
+    step, megabytes, began = stepper(makers(preset)[OURS](), data, "medium"), [], time.perf_counter()
+    with arithmetic("medium", data[0][0].device):
         for done in range(1, steps + 1):
             step()
             if done % EVERY == 0:

@@ -86,7 +86,7 @@ def main() -> None:
                         rows = summary(interleaved(candidates, given.rounds, x.device), base)
                     show(f"{title}, {precision} precision", rows, base)
                     figures[f"{title}, {precision}"] = rows
-    print(f"\nrecorded in {record('recurrent', figures)}")
+    print(f"\nrecorded in {record('recurrent', figures, x.device)}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,33 @@
 """Interleaved timing: every candidate takes its turn in each round, and ratios are medians over rounds. And memory."""
+import importlib.metadata
 import json
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from transformer_course.training import hardware
+from transformer_course.training import matmul_precision
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from records import facts    # noqa: E402   what every record says: hardware, date, commit
+
+PEERS = ("transformers", "ctranslate2", "x-transformers", "joeynmt")    # packages, whose versions a record names
+
+
+def precisions(device: torch.device) -> tuple[str, str]:
+    """The two ways of computing that are timed on a device."""
+    return "highest", "bf16" if device.type == "cuda" else "medium"
+
+
+@contextmanager
+def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
+    """Inside the block float32 products are of this precision; "bf16" is autocast (leave it before the backward pass)."""
+    with matmul_precision("highest" if precision == "bf16" else precision), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        yield
 
 
 def synchronise(device: torch.device) -> None:
@@ -16,14 +36,15 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: torch.device, pause: float = 0.0) -> dict[str, list[float]]:
-    """Seconds of each call, after one round that does not count; each round begins with another candidate.
+def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: torch.device, pause: float = 0.0,
+                warm: int = 1) -> dict[str, list[float]]:
+    """Seconds of each call, after `warm` rounds that do not count; each round begins with another candidate.
 
     A pause before each call lets the threads of the last one go to sleep: those of another library's OpenMP spin for a
     while and take the cores away.
     """
     seconds = {name: [] for name in candidates}
-    for turn in range(rounds + 1):
+    for turn in range(warm + rounds):
         order = list(candidates.items())
         for name, call in order[turn % len(order):] + order[:turn % len(order)]:
             synchronise(device)
@@ -31,7 +52,7 @@ def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device
             started = time.perf_counter()
             call()
             synchronise(device)
-            if turn:
+            if turn >= warm:
                 seconds[name].append(time.perf_counter() - started)
     return seconds
 
@@ -73,10 +94,21 @@ def show(title: str, rows: dict[str, dict[str, float]], base: str) -> None:
         print(f"{name:34} {row['milliseconds']:9.2f}  {row['ratio']:.2f}{more}")
 
 
-def record(name: str, figures: dict) -> Path:
-    """Write the figures with the hardware's name into benchmarks/results."""
+def versions() -> dict[str, str]:
+    """Of the peers that are installed."""
+    found = {}
+    for package in PEERS:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return found
+
+
+def record(name: str, figures: dict, device: torch.device | str = "cpu") -> Path:
+    """Write the figures with hardware, date, commit and the peers' versions into benchmarks/results."""
     path = Path(__file__).parent / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"hardware": hardware(), "date": time.strftime("%Y-%m-%d"), **figures}, indent=1) + "\n",
+    path.write_text(json.dumps({**facts(str(device)), "versions": versions(), **figures}, indent=1) + "\n",
                     encoding="utf-8")
     return path

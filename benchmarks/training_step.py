@@ -1,16 +1,18 @@
 """A training step (forward, smoothed loss, backward, Adam) of this library and of others, on the same batches.
 
-    python benchmarks/training_step.py [--preset tiny] [--rounds 12] [--device cpu] [--peers torch compiled marian x-transformers joeynmt]
+    python benchmarks/training_step.py [--preset tiny] [--rounds 12] [--batches 6] [--device cpu] [--peers torch compiled marian ...]
 
 All Transformers have the preset's sizes; all models read the same tensors, one after the other in every round. Before anything is timed,
 the losses of those that can take this library's weights (torch.nn.Transformer; Marian, which is post-norm, against a
 post-norm model here) must agree without dropout. "Same sites": dropout also on attention weights and inside the
 feed-forward network, where the others have it; "default sites": where the paper has it. JoeyNMT's recurrent model is set
 against `AdditiveSeq2Seq`: GRU and embeddings of 512 whatever the preset, bidirectional encoder, one table of words for source,
-target and output. "compiled" (not by default: it takes minutes to start) is torch.nn.Transformer after torch.compile.
-Precisions are float32 and medium on a CPU, float32 and bf16 (autocast) on a GPU. "Of the peak" is the share of the rate of
-one large matrix product that the step's own products reach, counted as PyTorch counts them. Memory is what the process
-grows by in three steps, each model in a process of its own. Batches are random ids with the lengths of captions.
+target and output. "compiled" (not by default: it takes minutes to start) is torch.nn.Transformer after torch.compile with
+dynamic shapes; its memory is not measured. Precisions are float32 and medium on a CPU, float32 and bf16 (autocast) on a GPU.
+"% of the peak": the operations of the step's matrix products, as PyTorch counts them, padding included, over the time of the
+whole step, as a share of the rate of one large product, which takes its turn in each round (PyTorch does not count those of
+its GPU kernel for GRUs, JoeyNMT's there). Memory is what the process grows by in three steps, each model in a process of its
+own. Batches are random ids with the lengths of captions; as many rounds as there are batches come first and do not count.
 Results go to benchmarks/results/training_step_PRESET_DEVICE.json.
 """
 import argparse
@@ -25,18 +27,19 @@ from pathlib import Path
 
 import torch
 from peers import JoeyRecurrent, Marian, TorchTransformer, XTransformers
-from timing import grown, interleaved, record, show, summary
+from timing import arithmetic, grown, interleaved, precisions, record, show, summary
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_course.additive import AdditiveSeq2Seq
-from transformer_course.training import batch_plan, collate, matmul_precision
+from transformer_course.training import batch_plan, collate
 from transformer_course.transformer import Transformer
 from transformer_course.translation import PRESETS
 
 warnings.filterwarnings("ignore", message="enable_nested_tensor")
 OURS, SAME, TORCH = "this library, default sites", "this library, same sites", "torch.nn.Transformer"
+LARGE, SIZE = "one large product", 4096
 RECURRENT, JOEY = "this library, additive", "JoeyNMT, recurrent"
 GRU = {"d_model": 512, "d_hidden": 512, "dropout": 0.2}      # one table of words for source, target and output, in both
 PEERS = {"torch": TORCH, "compiled": f"{TORCH}, compiled", "marian": "Marian (Hugging Face)", "x-transformers": "x-transformers", "joeynmt": JOEY}
@@ -52,18 +55,19 @@ def batches(vocabulary: int, max_tokens: int, count: int, device: torch.device) 
 
 
 def stepper(model: nn.Module, data: list, precision: str) -> Callable[[], None]:
-    """A function that trains on the next batch each time it is called; with "bf16" its forward pass is under autocast."""
-    device = data[0][0].device.type
+    """A function that trains on the next batch each time it is called."""
+    device = data[0][0].device
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
-    turn = iter(range(10**9))
+    turn, backward = iter(range(10**9)), "highest" if precision == "bf16" else precision     # autocast ends before it
     model.train()
 
     def step():
-        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+        with arithmetic(precision, device):
             loss = model.loss(*data[next(turn) % len(data)])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        with arithmetic(backward, device):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
     return step
 
 
@@ -76,6 +80,7 @@ def makers(preset: str) -> dict[str, Callable[[], nn.Module]]:
         return Transformer(vocabulary, vocabulary, **sizes | changes)
 
     everywhere = {"attention_dropout": sizes["dropout"], "ff_dropout": sizes["dropout"]}
+
     def compiled():
         model = TorchTransformer(ours(), sizes)
         model.loss = torch.compile(model.loss, dynamic=True)
@@ -109,30 +114,28 @@ def installed(wanted: list[str], make: dict[str, Callable]) -> list[str]:
     return names
 
 
-def products(precision: str):
-    """How float32 matrices are multiplied inside the block."""
-    return matmul_precision("highest" if precision == "bf16" else precision)
+def large_product(precision: str, device: torch.device) -> Callable[[], None]:
+    """A function that multiplies two square matrices."""
+    a = torch.randn(SIZE, SIZE, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
 
-
-def peak_rate(precision: str, device: torch.device, size: int = 4096) -> float:
-    """Floating-point operations a second of a square matrix product, the best of ten."""
-    a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
-    with products(precision):
-        return 2 * size**3 / min(interleaved({"product": lambda: a @ a}, 10, device)["product"])
+    def multiply():
+        with arithmetic(precision, device):
+            a @ a
+    return multiply
 
 
 def operations(model: nn.Module, batch: tuple) -> int:
     """Floating-point operations of the matrix products of a step, as PyTorch counts them."""
     with FlopCounterMode(display=False) as counter:
         model.loss(*batch).backward()
+    model.zero_grad(set_to_none=True)
     return counter.get_total_flops()
 
 
 def memory(name: str, preset: str, batch_tokens: int, device: torch.device, precision: str) -> float | None:
     """Megabytes that one model's steps need; this process must do nothing else."""
     data = batches(PRESETS[preset].vocabulary, batch_tokens, 3, device)
-    with products(precision):
-        return grown(stepper(makers(preset)[name]().to(device), data, precision), 3, device)
+    return grown(stepper(makers(preset)[name]().to(device), data, precision), 3, device)
 
 
 def memory_apart(name: str, given: argparse.Namespace, precision: str) -> float | None:
@@ -146,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="tiny", choices=[name for name in PRESETS if name != "micro"])
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-tokens", type=int, help="Default: the preset's.")
     parser.add_argument("--peers", nargs="*", default=[name for name in PEERS if name != "compiled"], choices=PEERS)
@@ -155,30 +159,35 @@ def main() -> None:
     given.batch_tokens = given.batch_tokens or preset.batch_tokens
     if given.memory_of:
         return print(json.dumps(memory(given.memory_of[0], given.preset, given.batch_tokens, device, given.memory_of[1])))
-    data, make = batches(preset.vocabulary, given.batch_tokens, 6, device), makers(given.preset)
+    data, make = batches(preset.vocabulary, given.batch_tokens, given.batches, device), makers(given.preset)
     names = installed(given.peers, make)
+    if PEERS["compiled"] in names and TORCH not in names:
+        parser.error("--peers compiled needs torch beside it")
     check(given.preset, [peer for peer in given.peers if PEERS[peer] in names], data[0], device)
     models = {name: make[name]().to(device) for name in names}
-    counted = {name: operations(models[TORCH if name == PEERS["compiled"] else name], data[0]) for name in names}
+    counted = {name: statistics.mean(operations(models[TORCH if name == PEERS["compiled"] else name], batch) for batch in data)
+               for name in names}
     parameters = {name: sum(p.numel() for p in model.parameters() if p.requires_grad) for name, model in models.items()}
     base, tokens = TORCH if TORCH in names else SAME, sum(int((tgt[:, 1:] != 0).sum()) for src, tgt in data) / len(data)
     figures = {"preset": given.preset, "sizes": preset.sizes["transformer"], "recurrent sizes": GRU, "batch_tokens": given.batch_tokens,
-               "real target tokens in a batch": tokens, "rounds": given.rounds}
-    for precision in ("highest", "bf16" if device.type == "cuda" else "medium"):
+               "batches": given.batches, "real target tokens in a batch": tokens, "rounds": given.rounds}
+    for precision in precisions(device):
         candidates = {name: stepper(model, data, precision) for name, model in models.items()}
-        peak = figures[f"peak rate, {precision}"] = peak_rate(precision, device)
+        candidates[LARGE] = large_product(precision, device)
         groups = {"training step": ([n for n in names if n not in (JOEY, RECURRENT)], base)}
         groups |= {"recurrent training step": ([JOEY, RECURRENT], JOEY)} if JOEY in names else {}
         for title, (members, first) in groups.items():
-            with products(precision):
-                rows = summary(interleaved({name: candidates[name] for name in members}, given.rounds, device), first)
+            turns = {name: candidates[name] for name in (*members, LARGE)}
+            rows = summary(interleaved(turns, given.rounds, device, warm=len(data)), first)
+            peak = 2 * SIZE**3 / rows[LARGE]["milliseconds"]                      # operations in a millisecond
             for name in members:
+                compiled = name == PEERS["compiled"]
                 rows[name] |= {"tokens per second": 1000 * tokens / rows[name]["milliseconds"], "parameters": parameters[name],
-                               "% of the peak": 1e5 * counted[name] / rows[name]["milliseconds"] / peak,
-                               "megabytes": memory_apart(name, given, precision)}
+                               "operations": counted[name], "% of the peak": 100 * counted[name] / rows[name]["milliseconds"] / peak,
+                               "megabytes": None if compiled else memory_apart(name, given, precision)}
             show(f"{title}, {given.preset}, {precision} precision", rows, first)
             figures[f"{title}, {precision}"] = rows
-    print(f"\nrecorded in {record(f'training_step_{given.preset}_{device.type}', figures)}")
+    print(f"\nrecorded in {record(f'training_step_{given.preset}_{device.type}', figures, device)}")
 
 
 if __name__ == "__main__":

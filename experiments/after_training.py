@@ -2,12 +2,16 @@
 
     python experiments/after_training.py runs/NAME        # a folder that experiments/multi30k.py has written
 
-All is scored on `valid`; no test set is read. The averages and ensembles are of the epochs that the run's last checkpoint
-holds; an ensemble reads with several models and takes the mean of their probabilities for the next word. Beams and length
-penalties are tried with the averaged weights that the run ended with. Writes results/after_training_PAIR_MODEL_PRESET.json.
+All is scored on `valid`; no test set is read. The averages and ensembles are of the end of the run and of the epochs before it
+that its last checkpoint holds; an ensemble reads with several models and takes the mean of their probabilities for the next
+word. Beams and length penalties are tried with the averaged weights that the run ended with. Writes
+results/after_training_NAME.json, without the date in the folder's name.
 """
 import argparse
 import copy
+import json
+import math
+import re
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -51,17 +55,20 @@ class Ensemble(nn.Module):
 
 
 def last_epochs(folder: Path, model: nn.Module) -> list[nn.Module]:
-    """A model for each epoch in the newest checkpoint, the last epoch first."""
-    tensors = safetensors.torch.load(read_files(checkpoints(folder / "checkpoints")[-1])["state.safetensors"])
-    epochs: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("recent."):
-            _, number, parameter = name.split(".", 2)
-            epochs.setdefault(int(number), {})[parameter] = tensor
-    models = []
-    for number in sorted(epochs, reverse=True):
-        models.append(copy.deepcopy(model))
-        put_weights(models[-1], epochs[number])
+    """A model for the end of the run and for each epoch before it that the newest checkpoint holds, the last first."""
+    files = read_files(checkpoints(folder / "checkpoints")[-1])
+    within_an_epoch = json.loads(files["state.json"])["position"] > 0
+    kept: dict[float, dict[str, Tensor]] = {}
+    for name, tensor in safetensors.torch.load(files["state.safetensors"]).items():
+        kind, _, rest = name.partition(".")
+        if kind == "recent":
+            number, _, parameter = rest.partition(".")
+            kept.setdefault(int(number), {})[parameter] = tensor
+        elif kind == "model" and within_an_epoch:                # otherwise it is the last of the recent ones
+            kept.setdefault(math.inf, {})[rest] = tensor
+    models = [copy.deepcopy(model) for number in kept]
+    for number, own in zip(sorted(kept, reverse=True), models, strict=True):
+        put_weights(own, kept[number])
     return models
 
 
@@ -95,12 +102,13 @@ def main() -> None:
         return scores
 
     epochs = last_epochs(given.folder, trained.model)
-    record |= what | {"epochs in the checkpoint": len(epochs)}
+    record |= what | {"seed": trained.config["seed"], "training": {name: trained.config["training"][name] for name in ("steps", "tokens", "seconds")}}
     record["averages"] = {n: both(f"mean of {n}", mean(epochs[:n])) for n in range(1, len(epochs) + 1)}
     record["ensembles"] = {n: both(f"ensemble of {n}", Ensemble(epochs[:n])) for n in ENSEMBLES if n <= len(epochs)}
     record["beams"] = {beam: score(trained, beam) for beam in BEAMS}
     record["length penalties, beam 5"] = {penalty: score(trained, 5, penalty) for penalty in PENALTIES}
-    print(f"recorded in {write('after_training_' + '_'.join(what[name] for name in ('pair', 'model', 'preset')), record)}")
+    name = re.sub(r"_\d{8}-\d{6}$", "", given.folder.resolve().name)
+    print(f"recorded in {write(f'after_training_{name}', record)}")
 
 
 if __name__ == "__main__":

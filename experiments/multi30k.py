@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from records import commit, write
+
 HERE = Path(__file__).resolve().parent
 COMMAND = [sys.executable, "-c", "from transformer_course.cli import main; main()"]
 SENTENCES = ["A man in a blue shirt is standing on a ladder cleaning a window.",
@@ -27,12 +29,6 @@ def call(*words: str, quiet: bool = False) -> str:
     if done.returncode:
         raise SystemExit(f"`transformer-course {' '.join(words)}` failed with exit code {done.returncode}")
     return done.stdout
-
-
-def commit() -> str:
-    """The commit that is checked out, with a mark if the tree differs from it."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True).stdout.strip()
-    return git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain", "transformer_course") else "")
 
 
 def main() -> None:
@@ -59,10 +55,7 @@ def main() -> None:
     result = {"what": vars(given), "commit": started, "date": time.strftime("%Y-%m-%d"), "test_2016_flickr": scores,
               "valid": config["valid"], "training": config["training"], "sizes": config["sizes"],
               "translations": dict(zip(SENTENCES, found))}
-    path = HERE / "results" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"recorded in {path}")
+    print(f"recorded in {write(name, result)}")
 
 
 if __name__ == "__main__":

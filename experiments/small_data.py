@@ -3,13 +3,12 @@
     python experiments/small_data.py                              # all changes
     python experiments/small_data.py --only sinusoidal "batches half"
 
-The recipe is that of `transformer-rotary` at the tiny preset.
-
-Every run learns from the same number of passes over the training pairs (so a slower or busy machine changes nothing but
-the waiting), on one thread, warms up during the same share of its steps, and is scored on `valid` only, with the weights of
-its last epoch and with the means of the last five and ten: no test set is read. One seed unless more are asked for, so half
-a point of BLEU between two of them says nothing. Writes results/small_data.json after each run and goes on where an earlier
-call stopped; two calls may run side by side.
+The recipe is that of `transformer-rotary` at the tiny preset, but for the warm-up, a fifth of the steps. Every run learns from
+the same number of passes over the training pairs (so a slower or busy machine changes nothing but the waiting; *wide* and
+*batches half* take longer), on one thread, and is scored on `valid` only, with the weights of its last epoch and with the
+means of the last five and ten: no test set is read. One seed unless more are asked for, so half a point of BLEU between two
+of them says nothing. Writes results/small_data.json after each run and goes on where an earlier call stopped; two calls may
+run side by side on different changes.
 """
 import argparse
 import json
@@ -20,7 +19,7 @@ from filelock import FileLock
 from records import RESULTS, facts, write
 
 from transformer_course.corpora import load
-from transformer_course.recipe import linear_decay
+from transformer_course.recipe import inverse_sqrt, linear_decay
 from transformer_course.text import Tokenizer
 from transformer_course.training import Settings, Trainer, average_weights, evaluate_loss
 from transformer_course.transformer import Transformer
@@ -29,7 +28,8 @@ from transformer_course.translation import PRESETS, Translator, encode_pairs
 TINY = PRESETS["tiny"]
 SIZES, PEAK = TINY.of("transformer")
 BASE = {**SIZES, "positions": "rotary", "attention_dropout": 0.0, "ff_dropout": 0.0, "vocabulary": TINY.vocabulary,
-        "batch_tokens": TINY.batch_tokens, "peak": PEAK, "subword_dropout": 0.0, "smoothing": 0.1, "warmup": 0.2}     # of all steps
+        "batch_tokens": TINY.batch_tokens, "peak": PEAK, "subword_dropout": 0.0, "smoothing": 0.1, "tied": True,
+        "schedule": "linear_decay", "warmup": 0.2}     # of all steps
 CHANGES = {
     "as it is": {},
     "sinusoidal": {"positions": "sinusoidal"}, "relative": {"positions": "relative"},
@@ -39,9 +39,11 @@ CHANGES = {
     "dropout everywhere": {"attention_dropout": 0.1, "ff_dropout": 0.1},
     "dropout 0.1": {"dropout": 0.1}, "dropout 0.3": {"dropout": 0.3},
     "encoder 6, decoder 2": {"n_layers": (6, 2)},
+    "untied": {"tied": False}, "warm-up 0.4": {"warmup": 0.4}, "inverse square root": {"schedule": "inverse_sqrt"},
     "wide": {"d_model": 256, "d_ff": 512, "peak": 2.5e-3},
 }
-MODEL = ("d_model", "n_heads", "n_layers", "d_ff", "dropout", "norm", "positions", "attention_dropout", "ff_dropout")
+MODEL = ("d_model", "n_heads", "n_layers", "d_ff", "dropout", "norm", "positions", "attention_dropout", "ff_dropout", "tied")
+SCHEDULES = {"linear_decay": linear_decay, "inverse_sqrt": inverse_sqrt}
 AVERAGED = (10, 5, 1)     # last epochs whose weights are averaged, from many to few
 
 
@@ -83,9 +85,9 @@ def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
     rest = (model, encode_pairs(tokenizer, pairs), None, encode_pairs(tokenizer, valid), settings)
     trainer = FreshPieces(tokenizer, pairs, given["subword_dropout"], *rest) if given["subword_dropout"] else Trainer(*rest)
     steps = 0
-    for trainer.epoch in range(epochs):
+    for trainer.epoch in range(epochs):          # how many batches each epoch will have; planned again, they are the same
         steps += len(trainer._plan())
-    trainer.epoch, trainer.schedule = 0, linear_decay(given["peak"], round(given["warmup"] * steps))
+    trainer.epoch, trainer.schedule = 0, SCHEDULES[given["schedule"]](given["peak"], round(given["warmup"] * steps))
     trainer.run(steps, None, False)
     assert (trainer.epoch, trainer.position) == (epochs, 0)      # so the weights averaged are those of whole epochs
     return {"seed": seed, **began, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds,
@@ -95,11 +97,16 @@ def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
 
 
 def noted(path, epochs: int) -> dict:
-    """The record so far; another number of epochs is another record."""
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"epochs": epochs, "variants": {}}
-    if record["epochs"] != epochs:
-        raise SystemExit(f"{path.name} was made with {record['epochs']} epochs, not {epochs}")
+    """The record so far; another recipe or number of epochs is another record."""
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"epochs": epochs, "base": BASE, "variants": {}}
+    if (record["epochs"], record["base"]) != (epochs, BASE):
+        raise SystemExit(f"{path.name} was made with another recipe or number of epochs")
     return record
+
+
+def done(record: dict, name: str, seed: int) -> bool:
+    """Whether the record has this run."""
+    return any(run["seed"] == seed for run in record["variants"].get(name, {"runs": []})["runs"])
 
 
 def main() -> None:
@@ -112,13 +119,14 @@ def main() -> None:
     path, corpus = RESULTS / "small_data.json", load("multi30k", "en-de")
     for seed in given.seeds:
         for name in given.only:
-            if any(r["seed"] == seed for r in noted(path, given.epochs)["variants"].get(name, {"runs": []})["runs"]):
+            if done(noted(path, given.epochs), name, seed):
                 continue
             began, result = time.perf_counter(), run(CHANGES[name], seed, given.epochs, corpus)
             with FileLock(path.with_suffix(".lock")):       # no other call reads or writes the record meanwhile
                 record = noted(path, given.epochs)          # again: another call may have added to it
-                record["variants"].setdefault(name, {"changes": CHANGES[name], "runs": []})["runs"].append(result)
-                write("small_data", {"epochs": given.epochs, "base": BASE, "variants": record["variants"]})
+                if not done(record, name, seed):
+                    record["variants"].setdefault(name, {"changes": CHANGES[name], "runs": []})["runs"].append(result)
+                    write("small_data", record)
             print(f"{name}, seed {seed}: valid {result['valid']}, {time.perf_counter() - began:.0f} s", flush=True)
 
 
