@@ -25,7 +25,7 @@ from transformer_course.corpora import load
 from transformer_course.training import checkpoints, put_weights, read_files
 from transformer_course.translation import Translator
 
-BEAMS, PENALTIES, ENSEMBLES = (1, 2, 5, 10), (0.0, 0.5, 1.0, 1.5, 2.0), (2, 3, 5)
+BEAMS, PENALTIES, ENSEMBLES = (1, 2, 5, 10), (0.0, 0.5, 1.0, 1.5, 2.0), (2, 5)
 
 
 class Several(NamedTuple):
