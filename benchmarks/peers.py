@@ -143,7 +143,7 @@ class CTranslate2:
 
     beams = True
 
-    def __init__(self, marian: Marian, threads: int, device: str = "cpu"):
+    def __init__(self, marian: Marian, threads: int, device: str = "cpu", searches: int = 1):   # threads of each search, searches at a time
         import ctranslate2
         from ctranslate2.converters.transformers import BartLoader
         config = marian.model.config
@@ -159,20 +159,20 @@ class CTranslate2:
         self.words, self.ids = words, {word: i for i, word in enumerate(words)}
         with tempfile.TemporaryDirectory() as folder:
             spec.save(folder)
-            self.translator = ctranslate2.Translator(folder, device=device, compute_type="float32", inter_threads=1, intra_threads=threads)
+            self.translator = ctranslate2.Translator(folder, device=device, compute_type="float32", inter_threads=searches, intra_threads=threads)
 
     def texts(self, src: Tensor) -> list[list[str]]:
         """Its own form of a batch."""
         return [[self.words[i] for i in row if i != PAD] for row in src.tolist()]
 
-    def decode_texts(self, texts: list[list[str]], beam_size: int, length: int) -> list[list[str]]:
-        """Exactly `length` words for each sentence."""
+    def decode_texts(self, texts: list[list[str]], beam_size: int, length: int, batch: int) -> list[list[str]]:
+        """Exactly `length` words for each sentence; sentences in batches, as many at a time as there are searches."""
         found = self.translator.translate_batch(texts, beam_size=beam_size, min_decoding_length=length, max_decoding_length=length,
-                                                max_batch_size=len(texts))
+                                                max_batch_size=batch)
         return [one.hypotheses[0] for one in found]
 
     def decode(self, src: Tensor, beam_size: int, length: int) -> Tensor:   # (B, length)
-        return torch.tensor([[self.ids[word] for word in row] for row in self.decode_texts(self.texts(src), beam_size, length)])
+        return torch.tensor([[self.ids[word] for word in row] for row in self.decode_texts(self.texts(src), beam_size, length, len(src))])
 
 
 class XTransformers(nn.Module):
