@@ -9,7 +9,7 @@ random weights the end is not where it would be. Before anything is timed, the l
 agree, and the first words of the translations of one batch by all with the same weights, for nine sentences in ten (greedy)
 and one in two (beam; near ties). Precisions are float32 and medium on a CPU, float32 and bf16 on a GPU; CTranslate2 keeps float32.
 All take turns; a turn is as many batches as there are threads (at most four), and ratios are medians over the turns. "On each core": these
-batches at the same time, each with one thread (`translation.on_each_core`; CTranslate2's inter_threads).
+batches at the same time, each with one thread (`on_each_core`, which was tried for the library and gained too little; CTranslate2's inter_threads).
 "Rows": this library's beam search without the tree of lesson 23, every hypothesis with its own copy of all it has read.
 Results go to benchmarks/results/decoding_PRESET_DEVICE.json.
 """
@@ -17,6 +17,8 @@ import argparse
 import copy
 import statistics
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from peers import BOS, LONGEST, PAD, CTranslate2, Marian, TorchTransformer, XTransformers
@@ -26,7 +28,7 @@ from torch.testing import assert_close
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.text import pad
 from transformer_course.transformer import State, Transformer, Tree
-from transformer_course.translation import PRESETS, on_each_core
+from transformer_course.translation import PRESETS
 
 warnings.filterwarnings("ignore", message=".*nested tensor")
 SENTENCES, BATCH, BEAM = 1000, 100, 5
@@ -65,6 +67,18 @@ def ours_decode(model: Transformer, src: torch.Tensor, beam_size: int, length: i
     if beam_size == 1:
         return greedy_search(model, src, length, min_len=length).tokens
     return beam_search(model, src, beam_size, length, min_len=length).tokens
+
+
+def on_each_core(work: Callable, items: list) -> list:
+    """[work(item) for item in items], up to four at a time, each with its share of PyTorch's threads."""
+    threads = torch.get_num_threads()
+    workers = min(threads, len(items), 4)
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)         # a thread that is made later asks for the number that was set last
 
 
 def check(model: Transformer, peers: dict, src: torch.Tensor) -> dict[str, float]:

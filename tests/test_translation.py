@@ -1,7 +1,4 @@
 """The translator's own promises, on a corpus small enough to train in a second."""
-import threading
-import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -11,7 +8,7 @@ from transformer_course.corpora import load
 from transformer_course.scoring import alignment_error_rate, bleu, exact_match, links_from_attention
 from transformer_course.search import greedy_search
 from transformer_course.translation import (ALIGNERS, MODELS, PRESETS, Evaluation, Translator, build, choose_head, compare,
-                                            encode_pairs, model_card, on_each_core, read_job, scoreboard)
+                                            encode_pairs, model_card, read_job, scoreboard)
 
 
 @pytest.fixture(scope="module")
@@ -71,57 +68,6 @@ def test_translations_keep_their_order_whatever_the_batches(trained, corpus):
         found = translator.translate(sentences, beam_size=1, batch_tokens=batch_tokens)
         assert all(text.startswith(short) for text, short in zip(found, expected, strict=True))
     assert translator.translate([]) == []
-
-
-@contextmanager
-def with_threads(n):
-    "So many of PyTorch's threads inside the block."
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-        assert torch.get_num_threads() == n
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("threads, workers, share", [(1, 1, 1), (2, 2, 1), (3, 3, 1), (9, 4, 2)])
-def test_each_core_has_work_of_its_own(threads, workers, share):
-    together = threading.Barrier(workers)               # passed only if so many really run at the same time
-
-    def work(n):
-        together.wait(timeout=20)
-        return n * n, threading.get_ident(), torch.get_num_threads()
-    with with_threads(threads):
-        found = on_each_core(work, range(3 * workers))
-        assert [square for square, *rest in found] == [n * n for n in range(3 * workers)]
-        assert len({ident for _, ident, _ in found}) == workers and {own for *rest, own in found} == {share}
-        assert on_each_core(work if workers == 1 else str, [7]) in ([(49, threading.get_ident(), 1)], ["7"])
-        assert on_each_core(work, []) == []
-
-
-def test_an_error_on_one_core_arrives_and_ends_the_rest():
-    begun = []
-
-    def work(n):
-        begun.append(n)
-        time.sleep(0.02)
-        return 6 // (n - 1)
-    with with_threads(2):
-        with pytest.raises(ZeroDivisionError):
-            on_each_core(work, range(50))
-        assert len(begun) < 10
-        assert on_each_core(lambda n: n, [1, 2, 3]) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_two_searches_at_a_time_find_what_one_finds(trained, corpus, beam_size):
-    sentences = [pair.source for pair in corpus["test"]]
-    with with_threads(1):
-        expected = trained[0].translate(sentences, beam_size, batch_tokens=40)
-    for threads in (2, 3):
-        with with_threads(threads):
-            assert trained[0].translate(sentences, beam_size, batch_tokens=40) == expected
 
 
 def test_what_cannot_be_translated_is_named(trained):
