@@ -137,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=list(CHANGES), choices=CHANGES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=10)
     given = parser.parse_args()
     torch.set_num_threads(1)
     path, corpus = RESULTS / "small_data.json", load("multi30k", "en-de")
