@@ -1,7 +1,8 @@
 """The other libraries behind one interface, with this library's weights wherever they have a place for them.
 
 `Peer.loss(src, tgt)` for training; for decoding `decode(src, beam_size, length)` of those that search with a beam (their
-`beams` is True) and `decode(src, 1, length)` of those that only take the likeliest word. All take this library's token ids: 0 padding, 1 BOS, 2 EOS. A peer that is not installed raises ImportError when it is made.
+`beams` is True) and `decode(src, 1, length)` of those that only take the likeliest word. All take this library's token
+ids: 0 padding, 1 BOS, 2 EOS. A peer that is not installed raises ImportError when it is made.
 """
 import sys
 import tempfile
