@@ -22,7 +22,7 @@ from records import facts, write
 from torch import Tensor, nn
 
 from transformer_course.corpora import load
-from transformer_course.training import checkpoints, put_weights, read_files
+from transformer_course.training import _mean, checkpoints, put_weights, read_files
 from transformer_course.translation import Translator
 
 BEAMS, PENALTIES, ENSEMBLES = (1, 2, 5, 10), (0.0, 0.5, 1.0, 1.5, 2.0), (2, 5)
@@ -75,10 +75,7 @@ def last_epochs(folder: Path, model: nn.Module) -> list[nn.Module]:
 def mean(models: list[nn.Module]) -> nn.Module:
     """A model with the mean of their weights."""
     result = copy.deepcopy(models[0])
-    stacked = zip(*(model.parameters() for model in models), strict=True)
-    with torch.no_grad():
-        for parameter, several in zip(result.parameters(), stacked, strict=True):
-            parameter.copy_(torch.stack(several).mean(0))
+    put_weights(result, _mean([dict(model.named_parameters()) for model in models]))
     return result
 
 

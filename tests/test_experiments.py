@@ -1,0 +1,76 @@
+"""What the scripts in experiments/ compute themselves, against PyTorch's own losses and the library's own search."""
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from transformer_course.search import beam_search
+from transformer_course.training import Settings, Trainer, average_weights, put_weights, save_checkpoint
+from transformer_course.transformer import Transformer
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from after_training import Ensemble, last_epochs, mean    # noqa: E402
+from small_data import RDrop    # noqa: E402
+
+SIZES = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20}
+
+
+def batch():
+    "Ids (5, 7) and (5, 9) of a vocabulary of 23, padded."
+    src, tgt = torch.randint(4, 23, (5, 7)), torch.randint(4, 23, (5, 9))
+    src[2, 5:], tgt[1, 6:], tgt[:, 0] = 0, 0, 1
+    return src, tgt
+
+
+def test_r_drop_is_both_cross_entropies_and_both_divergences():
+    torch.manual_seed(1)
+    model, (src, tgt) = RDrop(23, 23, r_drop=5.0, dropout=0.3, **SIZES), batch()
+    torch.manual_seed(2)
+    found = model.loss(src, tgt, smoothing=0.2)
+    torch.manual_seed(2)                                      # the same dropout
+    real = (tgt[:, 1:] != 0).repeat(2, 1)
+    first, second = model(src.repeat(2, 1), tgt[:, :-1].repeat(2, 1))[real].chunk(2)
+    gold, (p, q) = tgt[:, 1:][tgt[:, 1:] != 0], (first.log_softmax(-1), second.log_softmax(-1))
+    assert not torch.allclose(p, q)                           # dropout made them different
+    apart = sum(F.kl_div(a, b, log_target=True, reduction="batchmean") for a, b in ((p, q), (q, p)))
+    wrong = sum(F.cross_entropy(logits, gold, label_smoothing=0.2) for logits in (first, second)) / 2
+    assert_close(found, wrong + 5 / 4 * apart)
+    model.eval()
+    assert_close(model.loss(src, tgt, smoothing=0.2), Transformer.loss(model, src, tgt, smoothing=0.2))
+
+
+def test_an_ensemble_sees_the_mean_of_the_probabilities():
+    torch.manual_seed(1)
+    models, (src, _) = [Transformer(23, 23, **SIZES).eval() for member in range(3)], batch()
+    both, token = Ensemble(models).eval(), torch.randint(4, 23, (5,))
+    with torch.no_grad():
+        found = both.step(both.start(src), token)[0].softmax(-1)
+        expected = torch.stack([model.step(model.start(src), token)[0].softmax(-1) for model in models]).mean(0)
+    assert_close(found, expected)
+    assert not torch.allclose(expected, models[0].step(models[0].start(src), token)[0].softmax(-1))
+    alone, thrice = (beam_search(model, src, 4, 11) for model in (models[0], Ensemble([models[0]] * 3).eval()))
+    assert torch.equal(alone.tokens, thrice.tokens)
+    assert_close(alone.scores, thrice.scores)
+
+
+def test_last_epochs_and_their_mean_are_those_of_the_trainer(tmp_path):
+    torch.manual_seed(1)
+    examples = [([4 + i % 19, 2], [1, 4 + i % 17, 2]) for i in range(40)]
+    settings = Settings(batch_tokens=30, average=3, device="cpu", precision="highest")
+    for extra in (0, 2):                                      # stopped at the end of an epoch, and within one
+        model, folder = Transformer(23, 23, dropout=0.0, **SIZES), tmp_path / str(extra) / "checkpoints"
+        trainer = Trainer(model, examples, lambda step, progress: 1e-2, (), settings, folder)
+        trainer.run(steps=4 * len(trainer._plan()) + extra, progress=False)
+        save_checkpoint(trainer)
+        now = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        average_weights(trainer)
+        epochs = last_epochs(tmp_path / str(extra), Transformer(23, 23, **SIZES))
+        assert len(epochs) == 3 + (extra > 0)
+        own = dict(epochs[0].named_parameters())
+        assert all(torch.equal(own[name], weight) for name, weight in now.items())
+        for a, b in zip(mean(epochs[:3]).parameters(), model.parameters(), strict=True):
+            assert_close(a, b)
+        put_weights(model, now)
+        assert any(not torch.allclose(a, b) for a, b in zip(mean(epochs[:3]).parameters(), model.parameters()))
