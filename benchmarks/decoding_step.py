@@ -3,7 +3,7 @@
     python benchmarks/decoding_step.py [--preset tiny] [--rounds 5] [--device cpu]
 
 One sentence. With the cache, `step` reads one word and looks back at the kept keys and values (the rounds go on from the
-position named; a word in sixteen also copies what is kept into a larger store). Without, `decode` reads the whole sentence
+position named). Without, `decode` reads the whole sentence
 again for the sake of its last word, the source's keys included. Before anything is timed, the two must give the same logits.
 Results go to benchmarks/results/decoding_step_PRESET_DEVICE.json, the picture beside it.
 """
@@ -37,7 +37,7 @@ def ways(model: Transformer, state, src: torch.Tensor, tgt: torch.Tensor, t: int
     """Two ways to the logits of the word after the t-th; both have encoded the source before."""
     memory, mask = model.encode(src)
     anew = lambda: model.decode(memory, mask, tgt[:, :t])[0][:, -1] @ model.output.weight.T
-    own = [state]         # each call goes on from the last; the first, which is not timed, makes a store of its own
+    own = [state]         # each call goes on from the last
 
     def cached():
         logits, own[0] = model.step(own[0], tgt[:, t - 1])

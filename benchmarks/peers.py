@@ -34,7 +34,8 @@ class TorchTransformer(nn.Module):
         super().__init__()
         self.body = nn.Transformer(sizes["d_model"], sizes["n_heads"], sizes["n_layers"], sizes["n_layers"], sizes["d_ff"],
                                    sizes["dropout"], batch_first=True, norm_first=sizes["norm"] == "pre")
-        self.embedding, self.positions, self.drop = nn.Embedding(*ours.tgt_embedding.weight.shape), ours.positions, nn.Dropout(sizes["dropout"])
+        self.embedding, self.drop = nn.Embedding(*ours.tgt_embedding.weight.shape), nn.Dropout(sizes["dropout"])
+        self.positions = ours.tgt_embedding.positions
         if sizes["norm"] == "post":      # it ends each stack with a norm that the paper's model has not
             self.body.encoder.norm = self.body.decoder.norm = None
         self.copy(ours)
@@ -44,7 +45,7 @@ class TorchTransformer(nn.Module):
         """Take over our weights."""
         self.embedding.weight.copy_(ours.tgt_embedding.weight)
         for stack, twin in ((ours.encoder, self.body.encoder), (ours.decoder, self.body.decoder)):
-            for a, b in zip(stack, twin.layers, strict=True):
+            for a, b in zip(stack.layers, twin.layers, strict=True):
                 for mine, other in zip(attentions(a), (b.self_attn, getattr(b, "multihead_attn", None))):
                     other.in_proj_weight.copy_(mine.in_proj.weight)
                     other.in_proj_bias.copy_(mine.in_proj.bias)
@@ -79,7 +80,7 @@ class TorchTransformer(nn.Module):
 
 def attentions(layer: nn.Module) -> list[nn.Module]:
     """The attentions of one of our layers, self-attention first."""
-    return [layer.attention] if hasattr(layer, "attention") else [layer.self_attention, layer.cross_attention]
+    return [part.heads for part in (layer.self_attention, getattr(layer, "cross_attention", None)) if part is not None]
 
 
 class Marian(nn.Module):
@@ -106,13 +107,13 @@ class Marian(nn.Module):
     @torch.no_grad()
     def copy(self, ours: Transformer) -> None:
         """Take over our weights."""
-        body, width = self.model.model, ours.d_model
+        body, width = self.model.model, ours.tgt_embedding.weight.shape[1]
         body.shared.weight.copy_(ours.tgt_embedding.weight)
         self.model.tie_weights()
         for side in (body.encoder, body.decoder):
             side.embed_positions.weight.copy_(sinusoids(torch.arange(LONGEST), width))
         for stack, twin in ((ours.encoder, body.encoder), (ours.decoder, body.decoder)):
-            for a, b in zip(stack, twin.layers, strict=True):
+            for a, b in zip(stack.layers, twin.layers, strict=True):
                 theirs = [(b.self_attn, b.self_attn_layer_norm)]
                 theirs += [(b.encoder_attn, b.encoder_attn_layer_norm)] if hasattr(b, "encoder_attn") else []
                 for mine, (other, norm), residual in zip(attentions(a), theirs, a.residuals):

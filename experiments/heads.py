@@ -31,13 +31,9 @@ def single(pairs):
 def encoder_weights(translator, pairs):
     """Self-attention of every layer and head: (N, layers, H, S, S); words only, as words are the tokens."""
     model, src = translator.model, pad([source for source, _ in encode_pairs(translator.tokenizer, pairs)])
-    mask, x, weights = padding_mask(src, model.pad_id)[:, None, None], None, []
-    x = model.embed(model.src_embedding, src)
-    for layer in model.encoder:
-        normed = layer.residuals[0].norm(x)                      # pre-norm, as in the presets
-        weights.append(layer.attention(normed, normed, normed, mask, need_weights=True)[1])
-        x = layer(x, mask)
-    return torch.stack(weights, dim=1)
+    mask = padding_mask(src, model.pad_id)[:, None, None]
+    hidden, looks, caches = model.encoder(model.src_embedding(src), mask, need_weights=True)
+    return torch.stack(looks, dim=1)
 
 
 @torch.inference_mode()
@@ -45,7 +41,7 @@ def decoder_weights(translator, pairs):
     """Cross-attention of every layer and head: (N, layers, H, T, S); row t writes the t-th Hindi word."""
     model, examples = translator.model, encode_pairs(translator.tokenizer, pairs)
     src, tgt = pad([source for source, _ in examples]), pad([target for _, target in examples])
-    layers, heads = len(model.decoder), model.decoder[0].cross_attention.n_heads
+    layers, heads = len(model.decoder.layers), model.decoder.layers[0].cross_attention.heads.n_heads
     return torch.stack([torch.stack([model.alignment(src, tgt, layer, head) for head in range(heads)], 1)
                         for layer in range(layers)], 1)
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course import attention as module
-from transformer_course.attention import Mask, MultiHeadAttention, attention
+from transformer_course.attention import Dense, KeyValueCache, MultiHeadAttention, attention, plain_attention
 from transformer_course.functional import causal_mask
 
 sizes = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 6), st.integers(1, 7))   # B, H, T, S
@@ -63,7 +63,7 @@ def test_without_a_mask_permuted_words_give_permuted_answers(T, seed):
     assert_close(layer(y, y, y)[0], layer(x, x, x)[0][:, order])
 
 
-def test_mask_bias_and_rotation_meet_in_cross_attention(road):
+def test_mask_bias_and_changed_queries_meet_in_cross_attention(road):
     torch.manual_seed(3)
     layer, x, memory, other = MultiHeadAttention(12, 3), torch.randn(2, 5, 12), torch.randn(2, 7, 12), torch.randn(2, 7, 12)
     mask, bias, turn = torch.rand(2, 1, 5, 7) < 0.7, torch.randn(3, 5, 7), lambda y: y * torch.arange(1.0, 5.0)
@@ -73,10 +73,12 @@ def test_mask_bias_and_rotation_meet_in_cross_attention(road):
     weights = scores.softmax(-1).nan_to_num()
     expected = layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
     for need_weights in (True, False):
-        output, found = layer(x, memory, other, mask, need_weights, bias, turn)
+        output, found = layer.attend(turn(q), turn(k), v, mask, need_weights, bias)
         assert_close(output, expected)
         assert found is None or torch.allclose(found, weights, atol=1e-6)
-    assert_close(layer.attend(turn(q), turn(k), v, mask, bias=bias)[0], expected)
+    assert_close(layer(x, memory, other, mask, bias=bias)[0], layer.attend(q, k, v, mask, bias=bias)[0])
+    cache = layer.pattern.new_cache().append(turn(k[:, :, :3]), v[:, :, :3]).append(turn(k[:, :, 3:]), v[:, :, 3:])
+    assert_close(layer.read(turn(q), cache, mask, bias=bias)[0], expected)
 
 
 @pytest.mark.parametrize("length", [1, 300])                                 # 300: beyond the plain road
@@ -104,11 +106,9 @@ def test_both_masks_at_once_and_rows_that_see_nothing_as_pytorch(road):
     inputs = [x.requires_grad_() for x in (q, k, v)]
     theirs = F.scaled_dot_product_attention(*inputs, mask | ~sees) * sees
     expected = torch.autograd.grad(theirs, inputs, weight)
-    for given in (mask, Mask.of(mask)):
-        for need_weights in (True, False):
-            ours = attention(*inputs, given, need_weights=need_weights)[0]
-            assert_close(ours, theirs)
-            assert_close(torch.autograd.grad(ours, inputs, weight), expected)
+    for ours in (plain_attention(*inputs, mask)[0], *(attention(*inputs, mask, need_weights=asked)[0] for asked in (True, False))):
+        assert_close(ours, theirs)
+        assert_close(torch.autograd.grad(ours, inputs, weight), expected)
 
 
 @pytest.mark.parametrize("joined_by", ["us", "pytorch"])
@@ -143,10 +143,10 @@ def test_dropout_acts_on_weights_in_training_only(road):
     assert_close(layer(x, x, x)[0], layer(x, x, x)[0])
 
 
-def test_bias_and_rotation_run_on_meta():
+def test_mask_and_bias_run_on_meta():
     with torch.device("meta"):
         layer, x = MultiHeadAttention(12, 3), torch.zeros(2, 5, 12)
-        output, weights = layer(x, x, x, causal_mask(5, "meta"), True, torch.zeros(3, 5, 5), lambda y: y.flip(-1))
+        output, weights = layer(x, x, x, causal_mask(5, "meta"), True, torch.zeros(3, 5, 5))
     assert output.shape == (2, 5, 12) and weights.shape == (2, 3, 5, 5) and output.device.type == "meta"
 
 
@@ -156,23 +156,51 @@ def test_errors_name_what_was_given():
         attention(q, q, q, torch.ones(2, 2))
     with pytest.raises(ValueError, match="n_heads=5 does not divide d_model=12"):
         MultiHeadAttention(12, 5)
+    layer, x, cache = MultiHeadAttention(12, 3), torch.zeros(3, 2, 12), Dense().new_cache()      # as many sentences as heads
+    (q, k, v), mask = layer.project(x), torch.ones(3, 2, 2, dtype=torch.bool)
+    for call in (lambda: layer(x, x, x, mask), lambda: layer.attend(q, k, v, mask), lambda: layer.read(q, cache.append(k, v), mask)):
+        with pytest.raises(ValueError, match=r"mask of shape \(3, 2, 2\) has no axis for the heads"):
+            call()
+    assert layer(x, x, x, mask[:, None])[0].shape == (3, 2, 12)
+
+
+def test_a_head_may_have_any_size():
+    """Heads times their size need not be the width: six heads of four in a width of ten, against a sum over heads."""
+    torch.manual_seed(9)
+    layer, x, memory = MultiHeadAttention(10, 6, d_head=4, bias=False), torch.randn(2, 5, 10), torch.randn(2, 7, 10)
+    wq, wk, wv = (w.unflatten(0, (6, 4)) for w in layer.in_proj.weight.chunk(3))                       # (H, K, D) each
+    total = 0
+    for q, k, v, out in zip(wq, wk, wv, layer.out_proj.weight.split(4, dim=1), strict=True):
+        total = total + ((x @ q.T) @ (memory @ k.T).mT / 2).softmax(-1) @ (memory @ v.T) @ out.T
+    assert_close(layer(x, memory, memory)[0], total)
+    assert layer.d_head == 4 and all("bias" not in name for name, parameter in layer.named_parameters())
+
+
+def test_a_cache_is_a_value():
+    key, value = torch.randn(2, 2, 3, 5, 4).unbind(0)                                                  # B=2, H=3, five words, K=4
+    empty = KeyValueCache()
+    two = empty.append(key[:, :, :2], value[:, :, :2])
+    three, other = two.append(key[:, :, 2:3], value[:, :, 2:3]), two.append(key[:, :, 4:], value[:, :, 4:])
+    for cache, places in ((two, [0, 1]), (three, [0, 1, 2]), (other, [0, 1, 4])):
+        assert torch.equal(cache.keys, key[:, :, places]) and torch.equal(cache.values, value[:, :, places]) and cache.length == len(places)
+    chosen = three.select(torch.tensor([1, 0, 1]))
+    assert torch.equal(chosen.keys, key[[1, 0, 1], :, :3]) and torch.equal(chosen.values, value[[1, 0, 1], :, :3])
+    assert empty.length == 0 and empty.select(torch.tensor([0])).length == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_a_mask_made_ready_is_the_mask(road, dtype):
+def test_masks_and_biases_in_every_precision(road, dtype):
     torch.manual_seed(6)
     q, k, v, bias = (torch.randn(*shape, dtype=dtype) for shape in ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4), (2, 3, 5, 7)))
     some_empty = torch.rand(2, 1, 5, 7) < 0.5
     some_empty[0, 0, 1] = False
     none_empty = some_empty.any(-2, keepdim=True)                            # (2, 1, 1, 7)
-    assert Mask.of(none_empty).some is None and Mask.of(some_empty).some is not None
     for mask in (some_empty, none_empty):
         for added in (None, bias):
             scores = q.double() @ k.double().mT / 2 + (0 if added is None else added.double())
             expected = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num() @ v.double()
-            for given in (mask, Mask.of(mask)):
-                for need_weights in (True, False):
-                    output = attention(q, k, v, given, added, need_weights=need_weights)[0]
-                    assert_close(output.double(), expected, rtol=0.03, atol=0.03)
-                    if dtype == torch.float64:
-                        assert_close(output, expected)
+            for need_weights in (True, False):
+                output = attention(q, k, v, mask, added, need_weights=need_weights)[0]
+                assert_close(output.double(), expected, rtol=0.03, atol=0.03)
+                if dtype == torch.float64:
+                    assert_close(output, expected)

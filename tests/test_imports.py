@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = "transformer_course"
 TOOLS = {"text", "corpora", "micro_hindi", "micro_reviews", "paradigms", "plots", "scoring", "functional", "training",
-         "search", "checking", "course"}
+         "search", "protocols", "checking", "course"}
 TOP = {"recipe", "translation", "cli"}
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")

@@ -131,6 +131,10 @@ class AdditiveSeq2Seq(nn.Module):
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:   # (...) -> (..., D)
         return self.dropout(table(tokens) * math.sqrt(self.d_model))
 
+    def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
+        "The word that each target begins with."
+        return torch.full((len(src),), self.bos_id, device=src.device)
+
     def start(self, src: Tensor) -> State:
         "Encode once: (N, S) -> the state before the first word."
         mask = padding_mask(src, self.pad_id)

@@ -22,9 +22,10 @@ class FeedForward(nn.Module):
         d_ff: int,                                  # F
         dropout: float = 0.0,                       # on the F hidden values
         activation: Callable[[Tensor], Tensor] = nn.functional.relu,
+        bias: bool = True,                          # in both maps
     ):
         super().__init__()
-        self.expand, self.contract = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.expand, self.contract = nn.Linear(d_model, d_ff, bias), nn.Linear(d_ff, d_model, bias)
         self.activation, self.dropout = activation, Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
@@ -42,14 +43,22 @@ class Residual(nn.Module):
         d_model: int,           # D
         dropout: float = 0.1,   # on the sublayer's output
         norm: str = "post",     # "post" as in the paper, or "pre"
+        kind: Callable[[int], nn.Module] = nn.LayerNorm,   # makes the norm of D numbers: nn.LayerNorm, nn.RMSNorm …
     ):
         super().__init__()
         if norm not in ("post", "pre"):
             raise ValueError(f'Residual: norm must be "post" or "pre", not {norm!r}')
         self.pre = norm == "pre"
-        self.norm, self.dropout = nn.LayerNorm(d_model), Dropout(dropout)
+        self.norm, self.dropout = kind(d_model), Dropout(dropout)
+
+    def before(self, x: Tensor) -> Tensor:   # (B, T, D)
+        "What the sublayer reads."
+        return self.norm(x) if self.pre else x
+
+    def after(self, x: Tensor, output: Tensor) -> Tensor:   # (B, T, D) each
+        "Add what the sublayer said."
+        total = x + self.dropout(output)
+        return total if self.pre else self.norm(total)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:   # (B, T, D) -> (B, T, D)
-        if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+        return self.after(x, sublayer(self.before(x)))

@@ -75,13 +75,25 @@ def smoothed_cross_entropy(
     smoothing: float = 0.0,  # epsilon, in [0, 1)
     pad_id: int = 0,         # targets with this id do not count
 ) -> Tensor:                 # scalar: mean over the targets that count
-    """Cross-entropy against targets smoothed over the whole vocabulary [Szegedy et al. 2016, §7]."""
-    logits = logits.float()
+    """Cross-entropy against targets smoothed over the whole vocabulary [Szegedy et al. 2016, §7].
+
+    Raises ValueError if logits and target disagree in shape, or smoothing is not in [0, 1).
+    """
+    _check_loss("smoothed_cross_entropy", logits, target, smoothing)
+    logits, real = logits.float(), target != pad_id
+    word = target.where(real, 0).unsqueeze(-1)              # any row of the vocabulary: a pad_id such as -100 is none
     losses = (logits.logsumexp(-1)
-              - (1 - smoothing) * logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+              - (1 - smoothing) * logits.gather(-1, word).squeeze(-1)
               - smoothing * logits.mean(-1))
-    real = target != pad_id
     return (losses * real).sum() / real.sum().clamp(min=1)
+
+
+def _check_loss(name: str, vectors: Tensor, target: Tensor, smoothing: float) -> None:
+    "One target for each vector, and a smoothing that leaves the true word something."
+    if vectors.shape[:-1] != target.shape:
+        raise ValueError(f"{name}: vectors of shape {tuple(vectors.shape)} do not fit targets of shape {tuple(target.shape)}")
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"{name}: smoothing must lie in [0, 1), not {smoothing}")
 
 # %% ../nbs/05_functional.ipynb #cell-26
 class _ProjectedLoss(torch.autograd.Function):
@@ -95,10 +107,10 @@ class _ProjectedLoss(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
         d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
-        losses = []
+        losses, words = [], target.where(target != pad_id, 0)     # a pad_id such as -100 is no word
         for first in range(0, len(target), chunk):
             rows = slice(first, first + chunk)
-            true, part = target[rows].unsqueeze(-1), share[rows]                   # (n, 1)
+            true, part = words[rows].unsqueeze(-1), share[rows]                    # (n, 1)
             z = F.linear(hidden[rows], weight, bias).float()                       # (n, V) logits
             asked = (1 - smoothing) * z.gather(-1, true) + smoothing * z.mean(-1, keepdim=True)
             largest = z.amax(-1, keepdim=True)
@@ -136,9 +148,6 @@ def projected_loss(
 
     Raises ValueError if hidden and target disagree in shape, or smoothing is not in [0, 1).
     """
-    if hidden.shape[:-1] != target.shape:
-        raise ValueError(f"projected_loss: hidden {tuple(hidden.shape)} does not fit target {tuple(target.shape)}")
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"projected_loss: smoothing must lie in [0, 1), not {smoothing}")
+    _check_loss("projected_loss", hidden, target, smoothing)
     rows, chunk = hidden.reshape(-1, hidden.shape[-1]), chunk or (max(128, hidden.shape[-1]) if hidden.device.type == "cpu" else 4096)
     return _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothing, pad_id, chunk)

@@ -221,6 +221,10 @@ class LuongSeq2Seq(nn.Module):
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:   # (...) -> (..., D)
         return self.dropout(table(tokens) * math.sqrt(self.d_model))
 
+    def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
+        "The word that each target begins with."
+        return torch.full((len(src),), self.bos_id, device=src.device)
+
     def start(self, src: Tensor) -> State:
         "Encode once: (N, S) -> the state before the first word; annotations in the order of the source."
         turn = (lambda x: x.flip(1)) if self.reverse_source else (lambda x: x)

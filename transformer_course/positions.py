@@ -80,12 +80,20 @@ class InAttention(nn.Module):
         x: Tensor,       # (B, H, T, K) queries or keys
         start: int = 0,  # position of the first
     ) -> Tensor:         # (B, H, T, K)
-        "What to put in place of queries and keys."
+        "What to put in place of keys and, unless `ask` says otherwise, of queries."
         return x
+
+    def ask(
+        self,
+        query: Tensor,   # (B, H, T, K)
+        start: int = 0,  # position of the first
+    ) -> Tensor:         # (B, H, T, K)
+        "What to put in place of queries."
+        return self.turn(query, start)
 
     def bias(
         self,
-        query: Tensor,       # (B, H, T, K) at positions start … start + T - 1
+        query: Tensor,       # (B, H, T, K) as projected, at positions start … start + T - 1
         S: int,              # keys, at positions 0 … S - 1
         start: int = 0,
     ) -> Tensor | None:      # broadcasts to (B, H, T, S)

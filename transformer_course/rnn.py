@@ -333,6 +333,10 @@ class RNNLanguageModel(nn.Module):
         self.readout = nn.Linear(d_hidden, d_model)
         self.dropout = Dropout(dropout)
 
+    def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
+        "The word that each text begins with."
+        return torch.full((len(src),), self.bos_id, device=src.device)
+
     def start(self, src: Tensor) -> State:
         "Nothing read yet, for as many rows as `src` (N, ...) has, on its device; what stands in it is not looked at."
         return State(self.layers.start(self.embedding.weight.new_zeros(len(src), 1, device=src.device)))

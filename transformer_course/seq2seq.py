@@ -64,6 +64,10 @@ class Seq2Seq(nn.Module):
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:   # (...) -> (..., D)
         return self.dropout(table(tokens) * math.sqrt(self.d_model))
 
+    def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
+        "The word that each target begins with."
+        return torch.full((len(src),), self.bos_id, device=src.device)
+
     def start(self, src: Tensor) -> State:
         "Read the source: (N, S) -> the context, which is the decoder's first state."
         src = src.flip(1) if self.reverse_source else src

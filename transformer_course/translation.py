@@ -434,7 +434,8 @@ def choose_head(translator: Translator, pairs: Sequence[Pair]) -> list[int | Non
     """Layer and head of a Transformer whose cross-attention aligns best with gold links: choose on valid."""
     if not isinstance(translator.model, Transformer):
         return [None, None]
-    layers, heads = len(translator.model.decoder), translator.model.decoder[0].cross_attention.n_heads
+    decoder = translator.model.decoder.layers
+    layers, heads = len(decoder), decoder[0].cross_attention.heads.n_heads
     gold = [pair.links for pair in pairs]
     errors = {(layer, head): alignment_error_rate(translator.links(pairs, layer, head), gold)
               for layer in range(layers) for head in [None, *range(heads)]}
