@@ -379,7 +379,7 @@ class Transformer(nn.Module):
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
         "The word that each target begins with."
-        return torch.full((len(src),), self.bos_id, device=src.device)
+        return torch.full((src.shape[0],), self.bos_id, device=src.device)
 
     def start(self, src: Tensor) -> State:
         "Encode once: (N, S) -> the state before the first word."
@@ -391,8 +391,8 @@ class Transformer(nn.Module):
 
         Raises ValueError if there is not one word for each hypothesis.
         """
-        if len(token) != len(state.source_mask):
-            raise ValueError(f"step: {len(token)} words for {len(state.source_mask)} hypotheses")
+        if token.shape[0] != state.source_mask.shape[0]:
+            raise ValueError(f"step: {token.shape[0]} words for {state.source_mask.shape[0]} hypotheses")
         x = self.tgt_embedding(token[:, None], state.position)                  # (N, 1, D)
         hidden, looks, caches = self.decoder(x, state.source, state.source_mask, caches=state.caches)
         return self.output(hidden[:, 0]), replace(state, caches=caches)

@@ -1,0 +1,172 @@
+"""Parts of other models, each one class: what is handed to the stacks of lesson 23 and is not in the library yet."""
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transformer_course.attention import attention
+from transformer_course.functional import causal_mask
+from transformer_course.positions import InAttention, sinusoids
+from transformer_course.transformer import Embedding, Encoder, Output, State
+
+
+class GatedFeedForward(nn.Module):
+    """Two expansions, one of which opens and closes the other [Shazeer 2020]."""
+
+    def __init__(self, d_model: int, d_ff: int, activation):
+        super().__init__()
+        self.gate, self.expand = nn.Linear(d_model, d_ff, bias=False), nn.Linear(d_model, d_ff, bias=False)
+        self.contract, self.activation = nn.Linear(d_ff, d_model, bias=False), activation
+
+    def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
+        return self.contract(self.activation(self.gate(x)) * self.expand(x))
+
+
+class Buckets(InAttention):
+    """A trained number for each head and each bucket of distances, wide buckets far away [Raffel et al. 2020, §2.1]."""
+
+    def __init__(self, n_heads: int, both_ways: bool, n_buckets: int = 32, farthest: int = 128):
+        super().__init__()
+        self.both_ways, self.n_buckets, self.farthest = both_ways, n_buckets, farthest
+        self.table = nn.Parameter(torch.randn(n_buckets, n_heads))
+
+    def bucket(self, apart: Tensor) -> Tensor:   # key's place minus query's
+        n = self.n_buckets // 2 if self.both_ways else self.n_buckets
+        far, exact = apart.abs() if self.both_ways else (-apart).clamp(min=0), n // 2
+        steps = (far.clamp(min=1).float() / exact).log() / math.log(self.farthest / exact) * (n - exact)
+        bucket = far.where(far < exact, (exact + steps.long()).clamp(max=n - 1))
+        return bucket + n * (apart > 0) if self.both_ways else bucket
+
+    def bias(self, query: Tensor, S: int, start: int = 0) -> Tensor:   # (H, T, S)
+        places = torch.arange(start, start + query.shape[2], device=query.device)
+        apart = torch.arange(S, device=query.device) - places[:, None]                     # (T, S)
+        return self.table[self.bucket(apart)].permute(2, 0, 1)
+
+
+class RelativeXL(InAttention):
+    """Distances as sines with a projection of their own, and two biases for the query [Dai et al. 2019, §3.3]."""
+
+    def __init__(self, d_model: int, n_heads: int):
+        super().__init__()
+        self.n_heads, self.d_model, d_head = n_heads, d_model, d_model // n_heads
+        self.project = nn.Linear(d_model, d_model, bias=False)                             # W_kR
+        self.u, self.v = (nn.Parameter(torch.randn(n_heads, 1, d_head)) for bias in range(2))
+
+    def ask(self, query: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K)
+        return query + self.u
+
+    def bias(self, query: Tensor, S: int, start: int = 0) -> Tensor:   # (B, H, T, S)
+        T = query.shape[2]
+        distances = torch.arange(start + T - 1, start - S, -1, device=query.device)        # of the pairs, from the largest down
+        codes = self.project(sinusoids(distances, self.d_model).to(query.dtype))           # (T + S - 1, D)
+        scores = (query + self.v) @ codes.unflatten(-1, (self.n_heads, -1)).permute(1, 2, 0)   # (B, H, T, T + S - 1)
+        shift = torch.arange(T - 1, -1, -1, device=query.device)[:, None] + torch.arange(S, device=query.device)
+        return scores.gather(-1, shift.expand(*query.shape[:2], T, S)) / math.sqrt(query.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class WindowCache:
+    """The last keys and values only."""
+
+    width: int
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    length: int = 0
+
+    def append(self, key, value):
+        both = [new if old is None else torch.cat((old, new), dim=2) for old, new in ((self.keys, key), (self.values, value))]
+        return replace(self, keys=both[0][:, :, -self.width:], values=both[1][:, :, -self.width:], length=self.length + key.shape[2])
+
+    def select(self, rows):
+        return self if self.keys is None else replace(self, keys=self.keys[rows], values=self.values[rows])
+
+
+class Window:
+    """Each query reads the last `width` keys, its own included [Beltagy et al. 2020, §3.1, backwards only]."""
+
+    def __init__(self, width: int):
+        self.width = width
+
+    def __call__(self, query, key, value, mask=None, bias=None, dropout=0.0, need_weights=False):
+        T, S = query.shape[2], key.shape[2]
+        near = causal_mask(S, query.device).triu(1 - self.width)[S - T:]                   # (T, S)
+        return attention(query, key, value, near if mask is None else near & mask, bias, dropout, need_weights)
+
+    def new_cache(self) -> WindowCache:
+        return WindowCache(self.width)
+
+    def read(self, query, cache, mask=None, bias=None, dropout=0.0, need_weights=False):
+        near = cache.keys.shape[2]
+        return self(query, cache.keys, cache.values, None if mask is None else mask[..., -near:],
+                    None if bias is None else bias[..., -near:], dropout, need_weights)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningSum:
+    """Sums of key times value, and of keys, over all words but those that came last; their size does not grow with the words."""
+
+    products: Tensor | None = None   # (N, H, K, K)
+    keys: Tensor | None = None       # (N, H, 1, K)
+    last: tuple = ()                 # keys and values that came last, (N, H, T, K) each
+    length: int = 0
+
+    def append(self, key, value):
+        key, products, keys = F.elu(key) + 1, self.products, self.keys
+        if products is None:
+            products, keys = torch.zeros_like(key.mT @ value), torch.zeros_like(key[:, :, :1])
+        for old, values in [self.last] if self.last else []:
+            products, keys = products + old.mT @ values, keys + old.sum(2, keepdim=True)
+        return RunningSum(products, keys, (key, value), self.length + key.shape[2])
+
+    def select(self, rows):
+        return self if self.length == 0 else RunningSum(self.products[rows], self.keys[rows], tuple(x[rows] for x in self.last), self.length)
+
+
+class Linear:
+    """Attention without softmax [Katharopoulos et al. 2020, eq. 5]; the cache is a running sum."""
+
+    def __call__(self, query, key, value, mask=None, bias=None, dropout=0.0, need_weights=False):
+        weights = (F.elu(query) + 1) @ (F.elu(key) + 1).mT
+        weights = weights if mask is None else weights * mask
+        weights = weights / weights.sum(-1, keepdim=True)
+        return weights @ value, weights if need_weights else None
+
+    def new_cache(self) -> RunningSum:
+        return RunningSum()
+
+    def read(self, query, cache, mask=None, bias=None, dropout=0.0, need_weights=False):
+        query, (key, value) = F.elu(query) + 1, cache.last                                 # (N, H, T, K) each
+        weights = (query @ key.mT).tril()                                                  # among the last words
+        total = weights.sum(-1, keepdim=True) + query @ cache.keys.mT
+        return (weights @ value + query @ cache.products) / total, None
+
+
+class CausalModel(nn.Module):
+    """A language model of ready parts, as far as a search needs it; its source is the prompt."""
+
+    def __init__(self, embedding: Embedding, stack: Encoder, output: Output, pad_id: int, bos_id: int, eos_id: int):
+        super().__init__()
+        self.embedding, self.stack, self.output = embedding, stack, output
+        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+
+    def forward(self, tokens: Tensor) -> Tensor:   # (B, T) -> (B, T, V)
+        return self.output(self.stack(self.embedding(tokens), causal_mask(tokens.shape[1]))[0])
+
+    def loss(self, tokens: Tensor, smoothing: float = 0.0) -> Tensor:   # (B, T + 1)
+        hidden = self.stack(self.embedding(tokens[:, :-1]), causal_mask(tokens.shape[1] - 1))[0]
+        return self.output.loss(hidden, tokens[:, 1:], smoothing, self.pad_id)
+
+    def first(self, src: Tensor) -> Tensor:
+        return src[:, -1]
+
+    def start(self, src: Tensor) -> State:
+        if src.shape[1] == 1:
+            return State(self.stack.new_caches())
+        x = self.embedding(src[:, :-1])
+        return State(self.stack(x, causal_mask(x.shape[1]), self.stack.new_caches())[2])
+
+    def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
+        hidden, looks, caches = self.stack(self.embedding(token[:, None], state.position), caches=state.caches)
+        return self.output(hidden[:, 0]), replace(state, caches=caches)
