@@ -41,7 +41,7 @@ WRITER = textwrap.dedent("""
     for name in ("replace", "fsync", "mkdir", "rmdir", "unlink"):
         setattr(os, name, dies(getattr(os, name)))
     whole_open = builtins.open
-    builtins.open = lambda path, mode="r", *rest: HalfWritten(path, "w") if mode == "wb" else whole_open(path, mode, *rest)
+    builtins.open = lambda path, mode="r", **more: HalfWritten(path, "w") if mode == "wb" else whole_open(path, mode, **more)
     names = ("config.bin", "model.bin", "vocabulary.bin")
     write_files(folder, {name: (b"new " + name[:-4].encode()) * 2000 for name in names})
     print(done)
@@ -109,7 +109,7 @@ def test_readers_see_one_set_while_another_thread_writes(tmp_path):
     end.set()
     for reader in readers:
         reader.join()
-    assert not faults and "mixed" not in seen
+    assert not faults and "mixed" not in seen, faults
 
 
 def test_a_folder_replaces_an_earlier_one_whole(tmp_path):

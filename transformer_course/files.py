@@ -127,9 +127,15 @@ def read_files(folder: str | Path) -> dict[str, bytes]:
     raise ValueError(f"{folder} is being written all the time: try again")
 
 
-def _state(folder: Path) -> tuple[bytes | None, bytes | None]:
-    "The checksums in the folder and those of a set that waits: another writer changes one of them."
-    return _content(folder / CHECKSUMS), _content(folder / NEW / CHECKSUMS)
+def _state(folder: Path) -> list[tuple[int, int] | None]:
+    "When the checksums of a set that waits, and those in the folder, were written: a writer changes one of them."
+    found: list[tuple[int, int] | None] = []
+    for path in (folder / NEW / CHECKSUMS, folder / CHECKSUMS):      # in the order in which a file moves up
+        try:
+            found.append((path.stat().st_mtime_ns, path.stat().st_ino))
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(None)
+    return found
 
 
 def _content(*paths: Path) -> bytes | None:
@@ -144,7 +150,7 @@ def _content(*paths: Path) -> bytes | None:
 
 def _read_set(folder: Path) -> dict[str, bytes]:
     "The set that waits, if there is one, else the one in its place; each file is compared with its checksum."
-    old, new = _state(folder)
+    new, old = _content(folder / NEW / CHECKSUMS), _content(folder / CHECKSUMS)
     if old is None and new is None:
         raise FileNotFoundError(f"{folder} holds no trained model or checkpoint: there is no {CHECKSUMS} in it")
     places = (folder,) if new is None else (folder / NEW, folder)      # a file that is in none of both has moved up
@@ -201,16 +207,19 @@ class FolderLock:
         self.made = not self.path.parent.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            self.file = open(self.path, "a+b")
+            self.file = open(self.path, "a+b", buffering=0)
             if not _alone(self.file):
                 self._refuse()
             if self._still_there():
                 break
             self.file.close()                        # its holder removed it before it became ours
         holder = {"process": os.getpid(), "machine": platform.node(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}
-        self.file.truncate(0)
-        self.file.write(json.dumps(holder).encode())
-        self.file.flush()
+        try:
+            self.file.truncate(0)
+            self.file.write(json.dumps(holder).encode())
+        except OSError as problem:                   # a full disk
+            self.__exit__()
+            raise OSError(problem.errno, problem.strerror, str(self.path)) from None
         return self
 
     def __exit__(self, *problem) -> None:
