@@ -20,7 +20,7 @@ from pathlib import Path
 from timing import arithmetic, record, resident
 from training_step import OURS, makers, stepper
 
-from transformer_course.training import batch_plan, collate
+from transformer_course.batching import batch_plan, collate
 from transformer_course.translation import PRESETS
 
 LIMITS = {"default (1,024)": None, "200": "200", "50": "50"}

@@ -33,7 +33,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_course.additive import AdditiveSeq2Seq
-from transformer_course.training import batch_plan, collate
+from transformer_course.batching import batch_plan, collate
 from transformer_course.transformer import Transformer
 from transformer_course.translation import PRESETS
 

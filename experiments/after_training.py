@@ -22,7 +22,8 @@ from records import facts, write
 from torch import Tensor, nn
 
 from transformer_course.corpora import load
-from transformer_course.training import _mean, checkpoints, put_weights, read_files
+from transformer_course.checkpoints import checkpoint_folders, mean_weights, put_weights
+from transformer_course.files import read_files
 from transformer_course.translation import Translator
 
 BEAMS, PENALTIES, ENSEMBLES = (1, 2, 5, 10), (0.0, 0.5, 1.0, 1.5, 2.0), (2, 5)
@@ -56,7 +57,7 @@ class Ensemble(nn.Module):
 
 def last_epochs(folder: Path, model: nn.Module) -> list[nn.Module]:
     """A model for the end of the run and for each epoch before it that the newest checkpoint holds, the last first."""
-    files = read_files(checkpoints(folder / "checkpoints")[-1])
+    files = read_files(checkpoint_folders(folder / "checkpoints")[-1])
     within_an_epoch = json.loads(files["state.json"])["position"] > 0
     kept: dict[float, dict[str, Tensor]] = {}
     for name, tensor in safetensors.torch.load(files["state.safetensors"]).items():
@@ -75,7 +76,7 @@ def last_epochs(folder: Path, model: nn.Module) -> list[nn.Module]:
 def mean(models: list[nn.Module]) -> nn.Module:
     """A model with the mean of their weights."""
     result = copy.deepcopy(models[0])
-    put_weights(result, _mean([dict(model.named_parameters()) for model in models]))
+    put_weights(result, mean_weights([dict(model.named_parameters()) for model in models]))
     return result
 
 

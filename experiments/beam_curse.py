@@ -18,7 +18,8 @@ from transformer_course.scoring import bleu, chrf, exact_match
 from transformer_course.search import astar_search, beam_search
 from transformer_course.seq2seq import Seq2Seq
 from transformer_course.text import Tokenizer, pad
-from transformer_course.training import Settings, fit, reproducible
+from transformer_course.records import reproducible
+from transformer_course.training import Settings, fit
 
 NAME, BEAMS, SENTENCES, MAX_LEN, MAX_NODES = "beam_curse", (1, 2, 4, 8, 16, 32, 64, 128, 256), 200, 32, 5000
 GROUPS = ((1, 7), (8, 11), (12, 15), (16, 99))      # source words

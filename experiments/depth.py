@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from transformer_course.attention import MultiHeadAttention
 from transformer_course.blocks import FeedForward
-from transformer_course.training import reproducible
+from transformer_course.records import reproducible
 
 D, FF, HEADS, DIGITS, LENGTH = 32, 64, 2, 10, 8
 WRAPS = {"neither": lambda x, f, norm: f(x),

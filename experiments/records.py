@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from transformer_course.training import hardware
+from transformer_course.records import hardware
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

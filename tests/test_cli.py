@@ -128,7 +128,7 @@ def test_damaged_models(spoilt, tmp_path):
 
 def test_a_vocabulary_that_does_not_match(spoilt):
     from transformer_course.text import Tokenizer
-    from transformer_course.training import read_files, write_files
+    from transformer_course.files import read_files, write_files
     files = read_files(spoilt)
     other = Tokenizer.train(["a b c", "d e f"], kind="words", size=10).to_json().encode()
     write_files(spoilt, files | {"tokenizer.json": other})

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course.search import beam_search
-from transformer_course.training import Settings, Trainer, average_weights, put_weights, save_checkpoint
+from transformer_course.checkpoints import put_weights
+from transformer_course.training import Settings, Trainer, average_weights, save_checkpoint
 from transformer_course.transformer import Transformer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))

@@ -8,8 +8,25 @@ import notebooks
 import pytest
 
 PACKAGE = "transformer_course"
-TOOLS = {"text", "corpora", "micro_hindi", "micro_reviews", "paradigms", "plots", "scoring", "functional", "training",
-         "search", "protocols", "checking", "course"}
+TOOLS = {
+    "text",
+    "corpora",
+    "micro_hindi",
+    "micro_reviews",
+    "paradigms",
+    "plots",
+    "scoring",
+    "functional",
+    "records",
+    "batching",
+    "files",
+    "checkpoints",
+    "training",
+    "protocols",
+    "search",
+    "checking",
+    "course",
+}
 TOP = {"recipe", "translation", "cli"}
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")

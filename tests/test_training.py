@@ -13,7 +13,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from transformer_course.training import Settings, Trainer, batch_plan, checkpoints, fit, load_checkpoint, read_files
+from transformer_course.batching import batch_plan
+from transformer_course.checkpoints import checkpoint_folders
+from transformer_course.files import read_files
+from transformer_course.training import Settings, Trainer, fit, load_checkpoint
 from transformer_course.transformer import Transformer
 
 STEPS = 40
@@ -85,7 +88,7 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_step_it_finished(tmp_path):
     process.send_signal(signal.SIGINT)
     process.stdout.read()
     process.wait()
-    newest = checkpoints(tmp_path / "run")[-1]
+    newest = checkpoint_folders(tmp_path / "run")[-1]
     assert int(newest.name[5:]) >= 5 and read_files(newest)
 
 
@@ -93,7 +96,7 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_step_it_finished(tmp_path):
 def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path):
     file = tmp_path / "weights"
     file.write_bytes(b"old")
-    code = ("import resource, signal, sys; from transformer_course.training import write_atomically\n"
+    code = ("import resource, signal, sys; from transformer_course.files import write_atomically\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
             "write_atomically(sys.argv[1], bytes(100))")
     done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True)
@@ -115,7 +118,7 @@ def trainer(folder, **settings):
 def test_all_checkpoints_damaged_is_said_and_nothing_is_deleted(tmp_path, capsys):
     first = trainer(tmp_path, checkpoint_steps=2)
     first.run(steps=4, progress=False)
-    files = [path / "state.safetensors" for path in checkpoints(tmp_path)]
+    files = [path / "state.safetensors" for path in checkpoint_folders(tmp_path)]
     assert len(files) == 2
     for file in files:
         file.write_bytes(file.read_bytes()[:100])
@@ -161,11 +164,11 @@ def test_minutes_end_the_run_and_progress_reaches_the_schedule():
 def test_weights_that_are_not_numbers_never_replace_good_ones(tmp_path):
     run = trainer(tmp_path, checkpoint_steps=2)
     run.run(steps=2, progress=False)
-    good = checkpoints(tmp_path)
+    good = checkpoint_folders(tmp_path)
     run.schedule = lambda step, progress: float("nan")
     with pytest.raises(FloatingPointError):
         run.run(steps=40, progress=False)
-    assert checkpoints(tmp_path)[:1] == good[-1:] and all(
+    assert checkpoint_folders(tmp_path)[:1] == good[-1:] and all(
         not torch.isnan(safetensors.torch.load(read_files(path)["state.safetensors"])["model.tgt_embedding.weight"]).any()
         for path in good)
 
@@ -200,7 +203,7 @@ def test_two_processes_train_one_model(tmp_path):
         done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120, env=environment)
         assert done.returncode == 0, done.stderr
     training = json.loads((tmp_path / "two" / "config.json").read_text())["training"]
-    state = json.loads(read_files(checkpoints(tmp_path / "two" / "checkpoints")[-1])["state.json"])
+    state = json.loads(read_files(checkpoint_folders(tmp_path / "two" / "checkpoints")[-1])["state.json"])
     assert training["steps"] == 4 and state["run"]["processes"] == 2
     assert training["tokens"] > 4 * 600            # two batches of some 450 real tokens to a step
 

@@ -38,7 +38,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .training import write_atomically
+from .files import write_atomically
 
 # %% ../nbs/90_checking.ipynb #cell-6
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"

@@ -138,7 +138,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:
     """Train a translator. Ctrl-C stops after the step and leaves a checkpoint; --resume goes on."""
-    from transformer_course.training import checkpoints
+    from transformer_course.checkpoints import checkpoint_folders
     from transformer_course.translation import Translator, read_job
     given = {"data": data, "pair": pair, "model": model, "preset": preset, "seed": seed}
     default = {"data": "micro-hindi", "pair": None, "model": "transformer", "preset": "tiny", "seed": 1}
@@ -149,7 +149,7 @@ def train(
     except KeyboardInterrupt:
         budget = f"--minutes {minutes:g}" if steps is None else f"--steps {steps}"
         go_on = f"; a checkpoint is written. Go on with: transformer-course train --resume --out {out} {budget}"
-        print("stopped" + (go_on if checkpoints(out / "checkpoints") else " before the first step"), file=sys.stderr)
+        print("stopped" + (go_on if checkpoint_folders(out / "checkpoints") else " before the first step"), file=sys.stderr)
         raise typer.Exit(130) from None
     training, valid = translator.config["training"], translator.config["valid"]
     print(f"{training['steps']} steps, {training['tokens']:,} target tokens in {training['seconds'] / 60:.1f} minutes "
@@ -291,7 +291,7 @@ def demo(
     """Train three small translators on micro-Hindi (English to romanised Hindi), compare them, draw what they look at."""
     from transformer_course.corpora import load
     from transformer_course.plots import save
-    from transformer_course.training import hardware
+    from transformer_course.records import hardware
     from transformer_course.translation import compare as run, draw_scoreboard, scoreboard
     corpus, minutes = load("micro-hindi"), 0.9 if minutes is None and steps is None else minutes
     out.mkdir(parents=True, exist_ok=True)                  # complain now, not after the training

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from .checking import (FOLDER_MARK, Exercise, Report, TooLong, all_exercises, author_notebooks, course_folder,
                                          diagnose, note, read_exercises, safely, without_calls, without_solution)
-from .training import write_atomically
+from .files import write_atomically
 
 # %% ../nbs/90a_course.ipynb #cell-6
 def lessons() -> dict[str, bytes]:

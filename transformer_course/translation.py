@@ -30,8 +30,11 @@ from .scoring import alignment_error_rate, bleu, chrf, exact_match, links_from_a
 from .search import beam_search, greedy_search
 from .seq2seq import Seq2Seq
 from .text import Tokenizer, pad
-from .training import (Example, Settings, Trainer, accelerator_for, budget, fit, hardware, matmul_precision,
-                                         put_weights, read_files, write_atomically, write_files)
+from .batching import Example
+from .checkpoints import put_weights
+from .files import read_files, write_atomically, write_files
+from .records import hardware
+from .training import Settings, Trainer, accelerator_for, budget, fit, matmul_precision
 from .transformer import Transformer
 
 # %% ../nbs/25_translation.ipynb #cell-6
