@@ -31,18 +31,18 @@ def _normaliser():
         normalizers.Replace("▁", "_"), normalizers.Strip()])
 
 # %% ../nbs/01_text.ipynb #cell-22
-def _train_bpe(sentences: list[str], size: int) -> tokenizers.Tokenizer:
+def _train_bpe(sentences: list[str], size: int, specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
     """Byte-pair merges on normalised `sentences`, to at most `size` entries, with bytes to fall back on."""
     alphabet = set("▁").union(*sentences) - {" "}
-    least = len(SPECIALS) + len(BYTES) + len(alphabet)
+    least = len(specials) + len(BYTES) + len(alphabet)
     if size < least:
-        raise ValueError(f"size={size} is too small for kind='bpe': {len(SPECIALS)} special tokens, {len(BYTES)} "
+        raise ValueError(f"size={size} is too small for kind='bpe': {len(specials)} special tokens, {len(BYTES)} "
                          f"bytes and {len(alphabet)} characters of this text need at least {least}")
     words = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")])
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = words
     learner.train_from_iterator(sentences, trainers.BpeTrainer(
-        vocab_size=size, min_frequency=2, special_tokens=[*SPECIALS, *BYTES], show_progress=False))
+        vocab_size=size, min_frequency=2, special_tokens=[*specials, *BYTES], show_progress=False))
     learnt = json.loads(learner.to_str())["model"]      # taken over without the bytes being special
     inner = tokenizers.Tokenizer(models.BPE(
         learnt["vocab"], [tuple(pair) for pair in learnt["merges"]], unk_token=SPECIALS[UNK], byte_fallback=True))
@@ -52,17 +52,17 @@ def _train_bpe(sentences: list[str], size: int) -> tokenizers.Tokenizer:
     return inner
 
 # %% ../nbs/01_text.ipynb #cell-24
-def _train_lookup(sentences: list[str], size: int, kind: str) -> tokenizers.Tokenizer:
+def _train_lookup(sentences: list[str], size: int, kind: str, specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
     """The `size` most frequent words or characters of normalised `sentences`; the rest is unknown."""
-    if size <= len(SPECIALS):
-        raise ValueError(f"size={size} is too small: the special tokens alone take {len(SPECIALS)}")
+    if size <= len(specials):
+        raise ValueError(f"size={size} is too small: the special tokens alone take {len(specials)}")
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence.split(" ") if kind == "words" else sentence)
-    for token in SPECIALS:
+    for token in specials:
         counts.pop(token, None)
     frequent = sorted(counts, key=lambda token: (-counts[token], token))
-    vocabulary = [*SPECIALS, *frequent[:size - len(SPECIALS)]]
+    vocabulary = [*specials, *frequent[:size - len(specials)]]
     inner = tokenizers.Tokenizer(models.WordLevel(
         {token: i for i, token in enumerate(vocabulary)}, unk_token=SPECIALS[UNK]))
     if kind == "words":
@@ -90,7 +90,7 @@ def _all_checked(sentences) -> list[str]:
     return [_checked(sentence) for sentence in sentences]
 
 
-def _learn(sentences, kind: str, size: int) -> tokenizers.Tokenizer:
+def _learn(sentences, kind: str, size: int, more: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
     """A trained tokenizer of one of KINDS, with normal form and special tokens."""
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is unknown: choose one of {', '.join(KINDS)}")
@@ -98,9 +98,12 @@ def _learn(sentences, kind: str, size: int) -> tokenizers.Tokenizer:
     sentences = [normaliser.normalize_str(s) for s in _all_checked(sentences)]
     if not any(sentences):
         raise ValueError(f"sentences hold no text to learn from ({len(sentences)} given)")
-    inner = _train_bpe(sentences, size) if kind == "bpe" else _train_lookup(sentences, size, kind)
+    specials = (*SPECIALS, *more)
+    if len(set(specials)) < len(specials) or not all(specials):
+        raise ValueError(f"special tokens must differ from one another, from {', '.join(SPECIALS)} and from nothing: {', '.join(map(repr, more))}")
+    inner = _train_bpe(sentences, size, specials) if kind == "bpe" else _train_lookup(sentences, size, kind, specials)
     inner.normalizer = normaliser
-    inner.add_special_tokens(list(SPECIALS))
+    inner.add_special_tokens(list(specials))
     return inner
 
 
@@ -178,12 +181,25 @@ class Tokenizer:
               sentences,            # an iterable of strings
               kind: str = "bpe",    # "bpe" (subwords), "words" (between white space) or "characters"
               size: int = 8000,     # at most so many entries, special tokens (and bytes, for "bpe") included
+              specials: tuple[str, ...] = (),   # further special tokens, such as "[MASK]"; their ids begin at 4
               ) -> "Tokenizer":
         """Learn a vocabulary; the same sentences always give the same one. [Sennrich et al. 2016, algorithm 1]
 
-        Raises ValueError for an unknown kind, text without any word, or a size too small to hold the alphabet.
+        Raises ValueError for an unknown kind, text without any word, a size too small to hold the alphabet, or
+        special tokens that are equal.
         """
-        return cls(_learn(sentences, kind, size))
+        return cls(_learn(sentences, kind, size, tuple(specials)))
+
+    @cached_property
+    def specials(self) -> tuple[str, ...]:
+        """All special tokens, in the order of their ids: the first four, then the further ones."""
+        return tuple(token.content for i, token in sorted(self._inner.get_added_tokens_decoder().items()) if token.special)
+
+    def special_id(self, token: str) -> int:
+        """The id of a special token. Raises ValueError if it is none of this tokenizer's."""
+        if token not in self.specials:
+            raise ValueError(f"{token!r} is no special token here: choose one of {', '.join(self.specials)}")
+        return self.specials.index(token)
 
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
@@ -229,7 +245,7 @@ class Tokenizer:
                     for s in sentences]
         ids = [e.ids for e in self._inner.encode_batch_fast(sentences, add_special_tokens=False)]
         if self.kind == "words":            # the word "<eos>" in a text is not the end of the sentence
-            ids = [[UNK if i < UNK else i for i in row] for row in ids]
+            ids = [[UNK if i < len(self.specials) else i for i in row] for row in ids]
         return ids
 
     def decode(self, ids) -> str:
@@ -283,7 +299,7 @@ class Tokenizer:
         except ValueError as error:         # UnicodeDecodeError is one, too
             raise ValueError(f"{file} is damaged or of another kind: {error}") from None
 
-# %% ../nbs/01_text.ipynb #cell-58
+# %% ../nbs/01_text.ipynb #cell-60
 def pad(
     sequences,                                # B lists of ids, of any lengths
     pad_id: int = PAD,
@@ -296,7 +312,7 @@ def pad(
     rows = [[*row, *[pad_id] * (length - len(row))] for row in sequences]
     return torch.tensor(rows, dtype=torch.long, device=device)
 
-# %% ../nbs/01_text.ipynb #cell-59
+# %% ../nbs/01_text.ipynb #cell-61
 def source_ids(tokenizer: Tokenizer, sentence: str) -> list[int]:
     """What an encoder reads: the ids of the sentence, then EOS."""
     return [*tokenizer.encode(sentence), tokenizer.eos_id]
