@@ -73,7 +73,7 @@ def test_mask_bias_and_changed_queries_meet_in_cross_attention(road):
     weights = scores.softmax(-1).nan_to_num()
     expected = layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
     for need_weights in (True, False):
-        output, found = layer.attend(turn(q), turn(k), v, mask, need_weights, bias)
+        output, found = layer.attend(turn(q), turn(k), v, mask, bias=bias, need_weights=need_weights)
         assert_close(output, expected)
         assert found is None or torch.allclose(found, weights, atol=1e-6)
     assert_close(layer(x, memory, other, mask, bias=bias)[0], layer.attend(q, k, v, mask, bias=bias)[0])
@@ -129,7 +129,7 @@ def test_the_layer_under_both_masks_is_pytorchs(road, joined_by):
     expected = torch.where(sees[:, 0], output, theirs.out_proj.bias)         # a head that sees nothing says zero
     gradients = torch.autograd.grad(expected, [x, *theirs.parameters()], weight)
     for need_weights in (True, False):
-        found, our_weights = ours(x, x, x, mask, need_weights)
+        found, our_weights = ours(x, x, x, mask, need_weights=need_weights)
         assert_close(found, expected)
         assert our_weights is None or torch.allclose(our_weights, their_weights * sees, atol=1e-6)
         assert_close(torch.autograd.grad(found, [x, *ours.parameters()], weight), gradients, rtol=1e-4, atol=1e-5)
@@ -146,7 +146,7 @@ def test_dropout_acts_on_weights_in_training_only(road):
 def test_mask_and_bias_run_on_meta():
     with torch.device("meta"):
         layer, x = MultiHeadAttention(12, 3), torch.zeros(2, 5, 12)
-        output, weights = layer(x, x, x, causal_mask(5, "meta"), True, torch.zeros(3, 5, 5))
+        output, weights = layer(x, x, x, causal_mask(5, "meta"), bias=torch.zeros(3, 5, 5), need_weights=True)
     assert output.shape == (2, 5, 12) and weights.shape == (2, 3, 5, 5) and output.device.type == "meta"
 
 

@@ -74,13 +74,13 @@ def their_gpt2():
 def our_gpt2(activation=gelu_tanh, eps=1e-5, last=True):
     table, norm = nn.Embedding(37, 20), partial(nn.LayerNorm, 20, eps=eps)
     parts = Parts(partial(MultiHeadAttention, 20, 5), partial(FeedForward, 20, 28, activation=activation),
-                  partial(Residual, 20, 0.0, "pre", lambda d: norm()), last=norm if last else nn.Identity)
+                  partial(Residual, 20, 0.0, "pre", lambda d: norm()), final_norm=norm if last else nn.Identity)
     return CausalModel(Embedding(table, Learned(20, 150), 0.0, scaled=False), Encoder(3, parts), Output(table), 36, 36, 36).double()
 
 
 def gpt2_weights(w):
     found = {"embedding.table.weight": w["transformer.wte.weight"], "embedding.positions.table": w["transformer.wpe.weight"],
-             "stack.last.weight": w["transformer.ln_f.weight"], "stack.last.bias": w["transformer.ln_f.bias"]}
+             "stack.final_norm.weight": w["transformer.ln_f.weight"], "stack.final_norm.bias": w["transformer.ln_f.bias"]}
     for n in range(3):
         for mine, other in {"self_attention.heads.in_proj": "attn.c_attn", "self_attention.heads.out_proj": "attn.c_proj", "feed_forward.expand": "mlp.c_fc",
                             "feed_forward.contract": "mlp.c_proj", "residuals.0.norm": "ln_1", "residuals.1.norm": "ln_2"}.items():
@@ -169,7 +169,7 @@ def our_t5(gated, tied, activation=gelu_tanh, eps=1e-6, both_ways=True, shared=T
     norm = partial(nn.RMSNorm, eps=eps)
     buckets = [Buckets(5, both_ways), Buckets(5, False)]           # one for each stack, shared by its layers
     encoder, decoder = (Parts(partial(MultiHeadAttention, 20, 5, bias=False, d_head=3), think, partial(Residual, 20, 0.0, "pre", norm),
-                              (lambda table=table: table) if shared else InAttention, partial(norm, 20)) for table in buckets)
+                              (lambda table=table: table) if shared else InAttention, final_norm=partial(norm, 20)) for table in buckets)
     table = nn.Embedding(37, 20)
     embedding = Embedding(table, None, 0.0, scaled=tied)
     output = Output(table if tied else nn.Linear(20, 37, bias=False))
@@ -182,7 +182,7 @@ def t5_weights(w, gated, tied, scale=math.sqrt(3)):
     found |= {} if tied else {"output.table.weight": w["lm_head.weight"]}
     for own, depth in (("encoder", 2), ("decoder", 3)):
         table = w[f"{own}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
-        found |= {f"{own}.layers.0.self_attention.places.table": table, f"{own}.last.weight": w[f"{own}.final_layer_norm.weight"]}
+        found |= {f"{own}.layers.0.self_attention.places.table": table, f"{own}.final_norm.weight": w[f"{own}.final_layer_norm.weight"]}
         looks = {"self_attention": "SelfAttention"} | ({"cross_attention": "EncDecAttention"} if own == "decoder" else {})
         for n in range(depth):
             for at, (mine, other) in enumerate(looks.items()):

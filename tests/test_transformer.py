@@ -131,11 +131,11 @@ def naive(w, positions, norm, src, tgt_in, n_layers):
     x, y = embed(w.get("src_embedding.table.weight", w["tgt_embedding.table.weight"]), src), embed(w["tgt_embedding.table.weight"], tgt_in)
     for at in (f"encoder.layers.{n}." for n in range(n_layers[0])):
         x = layer(at, x, look(at + "self_attention.", score=score), think(at + "feed_forward."))
-    memory = naive_norm(of("encoder.last."), x) if pre else x
+    memory = naive_norm(of("encoder.final_norm."), x) if pre else x
     for at in (f"decoder.layers.{n}." for n in range(n_layers[1])):
         back, over = look(at + "self_attention.", score=score, causal=True), look(at + "cross_attention.", memory)
         y = layer(at, y, back, over, think(at + "feed_forward."))
-    return (naive_norm(of("decoder.last."), y) if pre else y) @ w.get("output.table.weight", w["tgt_embedding.table.weight"]).T
+    return (naive_norm(of("decoder.final_norm."), y) if pre else y) @ w.get("output.table.weight", w["tgt_embedding.table.weight"]).T
 
 
 @variants

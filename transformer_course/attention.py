@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .functional import dropout as drop
-from .protocols import AttentionPattern
+from .protocols import AttentionPattern, Cache
 
 # %% ../nbs/20_attention.ipynb #cell-49
 def plain_attention(
@@ -34,35 +34,32 @@ def plain_attention(
         scores.masked_fill_(~mask, -math.inf)
     weights = scores.softmax(-1)
     if mask is not None and _may_have_empty_rows(mask):
-        weights = weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)        # 0/0 in an empty row
+        weights = weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)        # softmax gave NaN there; no gradient of it gets past the two fills
     return drop(weights, dropout) @ value, weights
 
 
 def _may_have_empty_rows(mask: Tensor) -> bool:
-    "False only if a look at the mask shows that there are none; a GPU would have to wait for that look, and an exporter cannot look."
-    return mask.device.type != "cpu" or _exporting() or not mask.any(-1).all()
-
-
-def _exporting() -> bool:
-    "Whether the model is being traced for another program, so that no shape or value may decide anything."
-    return getattr(torch.compiler, "is_exporting", lambda: False)()            # PyTorch before 2.7 has no such function
+    "Whether some row may have no allowed key. Yes, without looking, on a GPU (it would have to wait) and in a compiler (it cannot look)."
+    return mask.device.type != "cpu" or torch.compiler.is_compiling() or not mask.any(-1).all()
 
 # %% ../nbs/20_attention.ipynb #cell-53
-LARGE = 256 * 256   # weights of one head from which the fused kernel is faster on a CPU
+LARGE = 256 * 256   # weights of one head above which the fused kernel is faster on a CPU
 
 
 def _fused_attention(query, key, value, mask, bias, dropout) -> Tensor:
-    "PyTorch's kernel, which never holds the weights (..., T, S); empty rows are opened for it and set to zero afterwards."
+    "PyTorch's kernel. It gets empty rows unmasked, because it promises nothing for them; their output is set to zero afterwards."
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, bias, dropout)
     some = mask.any(-1, keepdim=True)                                          # (..., T, 1) False at empty rows
     allowed = mask | ~some
-    added = allowed if bias is None else bias.where(allowed, torch.finfo(bias.dtype).min)
+    added = allowed if bias is None else bias.to(query.dtype).where(allowed, torch.finfo(query.dtype).min)
     return F.scaled_dot_product_attention(query, key, value, added, dropout) * some
 
 
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    return _exporting() or (query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= LARGE)
+    "An exporter gets the plain road, too: there no size may decide, and every program knows its operations."
+    exporting = getattr(torch.compiler, "is_exporting", lambda: False)()       # PyTorch before 2.7 has no such function
+    return exporting or (query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= LARGE)
 
 # %% ../nbs/20_attention.ipynb #cell-54
 def attention(
@@ -91,7 +88,7 @@ QUERY, KEY, VALUE, KEY_VALUE = slice(0, 1), slice(1, 2), slice(2, 3), slice(1, 3
 
 
 class Projection(nn.Module):
-    """W^Q, W^K and W^V below one another: one matrix for three roles, of which any neighbours can be asked for."""
+    """W^Q, W^K and W^V stacked in one matrix; neighbouring roles can be computed alone."""
 
     def __init__(
         self,
@@ -100,34 +97,34 @@ class Projection(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
-        start = nn.Linear(d_in, 3 * d_out, bias)
-        self.d_out, self.weight, self.bias = d_out, start.weight, start.bias
+        linear = nn.Linear(d_in, 3 * d_out, bias)
+        self.d_out, self.weight, self.bias = d_out, linear.weight, linear.bias
 
-    def forward(self, x: Tensor, roles: slice = ROLES) -> Tensor:   # (..., D) -> (..., roles * d_out)
+    def forward(self, x: Tensor, roles: slice = ROLES) -> Tensor:   # (..., D) -> (..., d_out for each role)
         part = slice(roles.start * self.d_out, roles.stop * self.d_out)
         return F.linear(x, self.weight[part], None if self.bias is None else self.bias[part])
 
 # %% ../nbs/20_attention.ipynb #cell-65
 @dataclass(frozen=True, eq=False)
 class KeyValueCache:
-    """Keys and values of the words so far; at first there are none."""
+    """Keys and values of the words so far; an empty cache has none."""
 
     keys: Tensor | None = None     # (B, H, t, K)
     values: Tensor | None = None   # (B, H, t, K)
 
     @property
     def length(self) -> int:
-        "How many words were read, t."
+        "How many words were read: t."
         return 0 if self.keys is None else self.keys.shape[2]
 
     def append(self, key: Tensor, value: Tensor) -> "KeyValueCache":   # (B, H, T, K) each
-        "With T more words."
+        "A cache with T more words; this one stays as it is."
         if self.keys is None:
             return KeyValueCache(key, value)
         return KeyValueCache(torch.cat((self.keys, key), dim=2), torch.cat((self.values, value), dim=2))
 
     def select(self, rows: Tensor) -> "KeyValueCache":   # (B',) indices, repeats allowed
-        "Of the chosen rows."
+        "A cache of the chosen rows."
         if self.keys is None:
             return self
         return KeyValueCache(self.keys.index_select(0, rows), self.values.index_select(0, rows))
@@ -167,12 +164,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if d_head is None and d_model % n_heads:
             raise ValueError(f"MultiHeadAttention: n_heads={n_heads} does not divide d_model={d_model}")
-        self.n_heads, self.d_head, self.dropout = n_heads, d_head or d_model // n_heads, dropout
+        self.n_heads, self.d_head, self.dropout = n_heads, d_model // n_heads if d_head is None else d_head, dropout
         self.in_proj = Projection(d_model, n_heads * self.d_head, bias)     # W^Q, W^K, W^V
         self.out_proj = nn.Linear(n_heads * self.d_head, d_model, bias)     # W^O
-        for matrix in self.in_proj.weight.data.chunk(3):                    # each as a matrix of its own
+        for matrix in self.in_proj.weight.data.chunk(3):                    # each started as a (H K, D) matrix of its own
             nn.init.xavier_uniform_(matrix)
-        self.pattern = pattern or Dense()
+        self.pattern = Dense() if pattern is None else pattern
 
     def project(self, x: Tensor, roles: slice = ROLES) -> tuple[Tensor, ...]:
         "(B, T, D) -> the roles asked for, each (B, H, T, K)."
@@ -189,20 +186,22 @@ class MultiHeadAttention(nn.Module):
         key: Tensor,                  # (B, H, S, K)
         value: Tensor,                # (B, H, S, K)
         mask: Tensor | None = None,   # broadcasts to (B, H, T, S); True = may attend
-        need_weights: bool = False,
+        *,
         bias: Tensor | None = None,   # broadcasts to (B, H, T, S); added to the scaled scores
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # (B, T, D), weights (B, H, T, S) or None
         "Attend in every head and join the answers."
         _check_mask(mask)
         p = self.dropout if self.training else 0.0
-        heads, weights = self.pattern(query, key, value, mask, bias, p, need_weights)
+        heads, weights = self.pattern(query, key, value, mask, bias=bias, dropout=p, need_weights=need_weights)
         return self.join(heads), weights
 
-    def read(self, query, cache, mask=None, need_weights=False, bias=None) -> tuple[Tensor, Tensor | None]:
-        "`attend`, with the keys and values of a cache that the pattern made."
+    def read(self, query: Tensor, cache: Cache, mask: Tensor | None = None, *, bias: Tensor | None = None,
+             need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+        "`attend`, with a cache that the pattern made in place of keys and values."
         _check_mask(mask)
         p = self.dropout if self.training else 0.0
-        heads, weights = self.pattern.read(query, cache, mask, bias, p, need_weights)
+        heads, weights = self.pattern.read(query, cache, mask, bias=bias, dropout=p, need_weights=need_weights)
         return self.join(heads), weights
 
     def forward(
@@ -211,8 +210,9 @@ class MultiHeadAttention(nn.Module):
         key: Tensor,                  # (B, S, D)
         value: Tensor,                # (B, S, D)
         mask: Tensor | None = None,   # broadcasts to (B, H, T, S); True = may attend
-        need_weights: bool = False,
+        *,
         bias: Tensor | None = None,   # broadcasts to (B, H, T, S); added to the scaled scores
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # (B, T, D), weights (B, H, T, S) or None
         """Project, attend in every head, join the answers.
 
@@ -224,10 +224,10 @@ class MultiHeadAttention(nn.Module):
             (q,), (k, v) = self.project(query, QUERY), self.project(key, KEY_VALUE)
         else:
             (q,), (k,), (v,) = self.project(query, QUERY), self.project(key, KEY), self.project(value, VALUE)
-        return self.attend(q, k, v, mask, need_weights, bias)
+        return self.attend(q, k, v, mask, bias=bias, need_weights=need_weights)
 
 
 def _check_mask(mask: Tensor | None) -> None:
-    "With three dimensions, (B, T, S) would be taken for (H, T, S) where B = H."
+    "Three dimensions are refused: (B, T, S) would be read as (H, T, S)."
     if mask is not None and mask.dim() == 3:
         raise ValueError(f"MultiHeadAttention: a mask of shape {tuple(mask.shape)} has no axis for the heads: give mask[:, None]")

@@ -67,10 +67,10 @@ class Cache(Protocol):
     length: int   # words that were read
 
     def append(self, key: Tensor, value: Tensor) -> "Cache":   # (N, H, T, K) each
-        "With T more words."
+        "A cache with T more words."
 
     def select(self, rows: Tensor) -> "Cache":   # (N',) indices, in any order, repeats allowed
-        "Of the chosen hypotheses."
+        "A cache of the chosen hypotheses."
 
 
 @runtime_checkable
