@@ -9,21 +9,17 @@ results/after_training_NAME.json, without the date in the folder's name.
 """
 import argparse
 import copy
-import json
-import math
 import re
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-import safetensors.torch
 import torch
 from records import facts, write
 from torch import Tensor, nn
 
+from transformer_course.checkpoints import checkpoint_folders, mean_weights, put_weights, read_checkpoint, take
 from transformer_course.corpora import load
-from transformer_course.checkpoints import checkpoint_folders, mean_weights, put_weights
-from transformer_course.files import read_files
 from transformer_course.translation import Translator
 
 BEAMS, PENALTIES, ENSEMBLES = (1, 2, 5, 10), (0.0, 0.5, 1.0, 1.5, 2.0), (2, 5)
@@ -56,20 +52,14 @@ class Ensemble(nn.Module):
 
 
 def last_epochs(folder: Path, model: nn.Module) -> list[nn.Module]:
-    """A model for the end of the run and for each epoch before it that the newest checkpoint holds, the last first."""
-    files = read_files(checkpoint_folders(folder / "checkpoints")[-1])
-    within_an_epoch = json.loads(files["state.json"])["position"] > 0
-    kept: dict[float, dict[str, Tensor]] = {}
-    for name, tensor in safetensors.torch.load(files["state.safetensors"]).items():
-        kind, _, rest = name.partition(".")
-        if kind == "recent":
-            number, _, parameter = rest.partition(".")
-            kept.setdefault(int(number), {})[parameter] = tensor
-        elif kind == "model" and within_an_epoch:                # otherwise it is the last of the recent ones
-            kept.setdefault(math.inf, {})[rest] = tensor
-    models = [copy.deepcopy(model) for number in kept]
-    for number, own in zip(sorted(kept, reverse=True), models, strict=True):
-        put_weights(own, kept[number])
+    """A model for the end of the run and for each epoch before it that the newest checkpoint names, the last first."""
+    found = read_checkpoint(checkpoint_folders(folder / "checkpoints")[-1], {"position": int})
+    kept = [found.epochs[number] for number in sorted(found.epochs)]
+    if found.facts["position"] > 0:                              # otherwise it is the last of the epochs
+        kept.append(take(found.tensors, "model."))
+    models = [copy.deepcopy(model) for weights in kept]
+    for own, weights in zip(models, reversed(kept), strict=True):
+        put_weights(own, weights)
     return models
 
 

@@ -13,12 +13,13 @@ import time
 import torch
 from records import RESULTS, facts, write
 
+from transformer_course.batching import PairBatches
 from transformer_course.corpora import load
+from transformer_course.records import reproducible
 from transformer_course.scoring import bleu, chrf, exact_match
 from transformer_course.search import astar_search, beam_search
 from transformer_course.seq2seq import Seq2Seq
 from transformer_course.text import Tokenizer, pad
-from transformer_course.records import reproducible
 from transformer_course.training import Settings, fit
 
 NAME, BEAMS, SENTENCES, MAX_LEN, MAX_NODES = "beam_curse", (1, 2, 4, 8, 16, 32, 64, 128, 256), 200, 32, 5000
@@ -34,8 +35,8 @@ def encode(tokenizer, pairs):
 def train(corpus, tokenizer, steps, smoothing, seed):
     reproducible(seed, threads=1)
     model = Seq2Seq(len(tokenizer), len(tokenizer), d_model=64, d_hidden=128, cell="gru", dropout=0.1)
-    settings = Settings(batch_tokens=768, smoothing=smoothing, seed=seed, device="cpu", precision="highest")
-    fit(model, encode(tokenizer, corpus["train"]), lambda step, progress: 8e-3 * min(step / 40, 1 - progress), steps,
+    settings = Settings(smoothing=smoothing, seed=seed, device="cpu", precision="highest")
+    fit(model, PairBatches(encode(tokenizer, corpus["train"]), 768), lambda step, progress: 8e-3 * min(step / 40, 1 - progress), steps,
         settings=settings, progress=False)
     return model
 

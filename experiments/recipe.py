@@ -13,12 +13,13 @@ import torch
 from records import RESULTS, facts, write
 from torch.nn import functional as F
 
+from transformer_course.batching import PairBatches
 from transformer_course.corpora import load
 from transformer_course.recipe import inverse_sqrt, linear_decay
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.search import greedy_search
 from transformer_course.text import BOS, EOS, Tokenizer, pad
-from transformer_course.training import Settings, Trainer, average_weights
+from transformer_course.training import Settings, Trainer, adam
 from transformer_course.transformer import Transformer
 from transformer_course.translation import PRESETS, encode_pairs
 
@@ -77,14 +78,14 @@ def run(changes, seed, steps, corpus, tokenizer):
     steps = round(steps * BASE["batch_tokens"] / given["batch_tokens"])
     torch.manual_seed(seed)
     model = Transformer(len(tokenizer), len(tokenizer), **{**SIZES, "dropout": given["dropout"]})
-    settings = Settings(batch_tokens=given["batch_tokens"], smoothing=given["smoothing"], betas=(0.9, given["beta2"]),
-                        average=AVERAGED, seed=seed, device="cpu", precision="highest")
-    trainer = Trainer(model, encode_pairs(tokenizer, corpus["train"]), SCHEDULES[given["schedule"]](PEAK, given["warmup"]),
-                      settings=settings)
+    settings = Settings(smoothing=given["smoothing"], average=AVERAGED, seed=seed, device="cpu", precision="highest")
+    batches = PairBatches(encode_pairs(tokenizer, corpus["train"]), given["batch_tokens"])
+    trainer = Trainer(model, batches, SCHEDULES[given["schedule"]](PEAK, given["warmup"]), settings=settings,
+                      optimizer=lambda model: adam(model, betas=(0.9, given["beta2"])))
     trainer.run(steps, None, False)
     model.eval()
     last = {split: scores(model, tokenizer, corpus[split]) for split in ("valid", "test")}
-    average_weights(trainer)
+    trainer.put_result()
     model.eval()
     return {"seed": seed, "steps": steps, "last": last,
             "averaged": {split: scores(model, tokenizer, corpus[split]) for split in ("valid", "test")}}

@@ -13,6 +13,7 @@ run side by side on different changes.
 import argparse
 import json
 import time
+from dataclasses import dataclass
 
 import torch
 from filelock import FileLock
@@ -20,10 +21,12 @@ from records import RESULTS, facts, write
 from torch import Tensor
 from torch.nn import functional as F
 
+from transformer_course.batching import PairBatches, batch_plan, collate
+from transformer_course.checkpoints import mean_weights, put_weights
 from transformer_course.corpora import load
 from transformer_course.recipe import inverse_sqrt, linear_decay
 from transformer_course.text import Tokenizer
-from transformer_course.training import Settings, Trainer, average_weights, evaluate_loss
+from transformer_course.training import Settings, Trainer, evaluate_loss
 from transformer_course.transformer import Transformer
 from transformer_course.translation import PRESETS, Translator, encode_pairs
 
@@ -58,40 +61,59 @@ class RDrop(Transformer):
         super().__init__(*sizes, **named)
         self.r_drop = r_drop
 
-    def loss(self, src: Tensor, tgt: Tensor, smoothing: float = 0.1) -> Tensor:
+    def loss(self, src: Tensor, tgt: Tensor, smoothing: float | tuple[float, ...] = 0.1) -> Tensor:
         """Half of the paper's loss: the mean smoothed cross-entropy of both, and r_drop / 4 times both divergences."""
         if not self.training:
             return super().loss(src, tgt, smoothing)
         hidden, looks = self.decode(*self.encode(src.repeat(2, 1)), tgt[:, :-1].repeat(2, 1))
         real = tgt[:, 1:] != self.pad_id
         gold = tgt[:, 1:][real][:, None]                                                                  # (N, 1)
-        first, second = (F.linear(half[real], self.output.weight).log_softmax(-1) for half in hidden.chunk(2))   # (N, V)
-        wrong = sum((smoothing - 1) * logp.gather(1, gold).mean() - smoothing * logp.mean() for logp in (first, second)) / 2
-        return wrong + self.r_drop / 4 * ((first.exp() - second.exp()) * (first - second)).sum(-1).mean()
+        both = [F.linear(half[real], self.output.weight).log_softmax(-1) for half in hidden.chunk(2)]     # each (N, V)
+        wrong = lambda eps: sum((eps - 1) * logp.gather(1, gold).mean() - eps * logp.mean() for logp in both) / 2
+        divergence = ((both[0].exp() - both[1].exp()) * (both[0] - both[1])).sum(-1).mean()
+        if not isinstance(smoothing, tuple):
+            return wrong(smoothing) + self.r_drop / 4 * divergence
+        return torch.stack([wrong(smoothing[0]) + self.r_drop / 4 * divergence, *(wrong(eps).detach() for eps in smoothing[1:])])
 
 
-class FreshPieces(Trainer):
-    """A trainer that cuts all words into pieces anew for each epoch [Provilkov et al. 2020]."""
+@dataclass(frozen=True)
+class FreshPieces:
+    """Batches for which all words are cut into pieces anew for each epoch [Provilkov et al. 2020]."""
 
-    def __init__(self, tokenizer, pairs, dropout, *rest, **named):
-        super().__init__(*rest, **named)
-        self.tokenizer, self.pairs, self.dropout = tokenizer, pairs, dropout
+    tokenizer: Tokenizer
+    pairs: list
+    dropout: float                # of merges
+    max_tokens: int
 
-    def _plan(self):
-        seed = 1000 * self.settings.seed + self.epoch
-        cut = lambda texts, side: self.tokenizer.encode_many(texts, dropout=self.dropout, seed=2 * seed + side)
+    def plan(self, seed: int, epoch: int) -> list[list]:
+        """A batch is the list of its examples: another epoch has others."""
+        cut = lambda texts, side: self.tokenizer.encode_many(texts, dropout=self.dropout, seed=2 * (1000 * seed + epoch) + side)
         sources, targets = cut([p.source for p in self.pairs], 0), cut([p.target for p in self.pairs], 1)
         bos, eos = self.tokenizer.bos_id, self.tokenizer.eos_id
-        self.examples = [(src + [eos], [bos] + tgt + [eos]) for src, tgt in zip(sources, targets)]
-        return super()._plan()
+        examples = [(src + [eos], [bos] + tgt + [eos]) for src, tgt in zip(sources, targets)]
+        return [[examples[i] for i in batch] for batch in batch_plan(examples, self.max_tokens, seed, epoch)]
+
+    def in_order(self) -> list[list]:
+        """Those of the first epoch; only the trainer's fresh ones are used here."""
+        return self.plan(0, 0)
+
+    def collate(self, batch: list, device: torch.device | str | None = None) -> tuple[Tensor, ...]:
+        """The examples as two rectangles of ids."""
+        return collate(batch, range(len(batch)), self.tokenizer.pad_id, device)
+
+    def tokens(self, batch: list) -> int:
+        """Target tokens without BOS."""
+        return sum(len(target) - 1 for source, target in batch)
+
+    def fingerprint(self) -> str:
+        """What the pieces depend on, the pairs aside, which are the same in all runs."""
+        return f"{len(self.pairs)} pairs, {len(self.tokenizer)} pieces, dropout {self.dropout}, {self.max_tokens} tokens"
 
 
 def score(trainer: Trainer, n: int, tokenizer: Tokenizer, valid: list) -> dict:
-    """BLEU and loss on valid with the mean of the last n epochs' weights; the trainer forgets the epochs before them."""
-    while len(trainer.recent) > n:
-        trainer.recent.popleft()
-    average_weights(trainer)
-    translator, words = Translator(trainer.model, tokenizer, {}), sum(len(target) - 1 for source, target in trainer.valid)
+    """BLEU and loss on valid with the mean of the last n epochs' weights."""
+    put_weights(trainer.model, mean_weights(list(trainer.kept.values())[-n:]))
+    translator, words = Translator(trainer.model, tokenizer, {}), sum(map(trainer.valid.tokens, trainer.valid.in_order()))
     return {"loss_per_pair": evaluate_loss(trainer.model, trainer.valid) * words / len(valid),
             **{f"beam {k}": translator.evaluate(valid, "valid", k).bleu for k in (1, 5)}}
 
@@ -105,13 +127,13 @@ def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
     torch.manual_seed(seed)
     kind, more = (RDrop, {"r_drop": given["r_drop"]}) if given["r_drop"] else (Transformer, {})
     model, epochs = kind(len(tokenizer), len(tokenizer), **more, **{name: given[name] for name in MODEL}), round(epochs * given["passes"])
-    settings = Settings(batch_tokens=given["batch_tokens"], smoothing=given["smoothing"], average=max(AVERAGED), seed=seed, device="cpu")
-    rest = (model, encode_pairs(tokenizer, pairs), None, encode_pairs(tokenizer, valid), settings)
-    trainer = FreshPieces(tokenizer, pairs, given["subword_dropout"], *rest) if given["subword_dropout"] else Trainer(*rest)
-    steps = 0
-    for trainer.epoch in range(epochs):          # how many batches each epoch will have; planned again, they are the same
-        steps += len(trainer._plan())
-    trainer.epoch, trainer.schedule = 0, SCHEDULES[given["schedule"]](given["peak"], round(given["warmup"] * steps))
+    settings = Settings(smoothing=given["smoothing"], average=max(AVERAGED), seed=seed, device="cpu")
+    batches = PairBatches(encode_pairs(tokenizer, pairs), given["batch_tokens"])
+    if given["subword_dropout"]:
+        batches = FreshPieces(tokenizer, pairs, given["subword_dropout"], given["batch_tokens"])
+    steps = sum(len(batches.plan(seed, epoch)) for epoch in range(epochs))
+    schedule = SCHEDULES[given["schedule"]](given["peak"], round(given["warmup"] * steps))
+    trainer = Trainer(model, batches, schedule, PairBatches(encode_pairs(tokenizer, valid), given["batch_tokens"]), settings)
     trainer.run(steps, None, False)
     assert (trainer.epoch, trainer.position) == (epochs, 0)      # so the weights averaged are those of whole epochs
     return {"seed": seed, **began, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds,

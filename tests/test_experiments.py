@@ -7,8 +7,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course.search import beam_search
+from transformer_course.batching import PairBatches
 from transformer_course.checkpoints import put_weights
-from transformer_course.training import Settings, Trainer, average_weights, save_checkpoint
+from transformer_course.training import Settings, Trainer
 from transformer_course.transformer import Transformer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
@@ -59,14 +60,14 @@ def test_an_ensemble_sees_the_mean_of_the_probabilities():
 def test_last_epochs_and_their_mean_are_those_of_the_trainer(tmp_path):
     torch.manual_seed(1)
     examples = [([4 + i % 19, 2], [1, 4 + i % 17, 2]) for i in range(40)]
-    settings = Settings(batch_tokens=30, average=3, device="cpu", precision="highest")
+    settings = Settings(average=3, device="cpu", precision="highest")
     for extra in (0, 2):                                      # stopped at the end of an epoch, and within one
         model, folder = Transformer(23, 23, dropout=0.0, **SIZES), tmp_path / str(extra) / "checkpoints"
-        trainer = Trainer(model, examples, lambda step, progress: 1e-2, (), settings, folder)
-        trainer.run(steps=4 * len(trainer._plan()) + extra, progress=False)
-        save_checkpoint(trainer)
+        trainer = Trainer(model, PairBatches(examples, 30), lambda step, progress: 1e-2, settings=settings, folder=folder)
+        trainer.run(steps=4 * len(trainer.plan()) + extra, progress=False)
+        trainer.save()
         now = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-        average_weights(trainer)
+        trainer.put_result()
         epochs = last_epochs(tmp_path / str(extra), Transformer(23, 23, **SIZES))
         assert len(epochs) == 3 + (extra > 0)
         own = dict(epochs[0].named_parameters())

@@ -3,8 +3,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_course.batching import PairBatches
 from transformer_course.search import beam_search, greedy_search
-from transformer_course.training import Settings, Trainer, fit, load_checkpoint
+from transformer_course.training import Settings, Trainer, fit
 from transformer_course.translation import MODELS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -42,10 +43,10 @@ def test_values_gradients_and_search_are_those_of_the_cpu(name):
 def test_training_at_its_own_precision_lowers_the_loss(name, tmp_path):
     torch.manual_seed(1)
     examples = [([4 + i % 5, 2], [1, 5 + i % 7, 6, 2]) for i in range(40)]
-    settings = Settings(batch_tokens=40, device="cuda")
-    first = fit(MODELS[name](V, V), examples, lambda step, progress: 1e-3, steps=30, valid=examples, settings=settings,
+    settings, batches = Settings(device="cuda"), PairBatches(examples, 40)
+    first = fit(MODELS[name](V, V), batches, lambda step, progress: 1e-3, steps=30, valid=batches, settings=settings,
                 folder=tmp_path, progress=False)
     assert first.history[-1]["valid"] < first.history[0]["valid"]
-    again = Trainer(MODELS[name](V, V), examples, first.schedule, examples, settings, tmp_path)
-    load_checkpoint(again)
+    again = Trainer(MODELS[name](V, V), batches, first.schedule, batches, settings, folder=tmp_path)
+    again.load()
     assert again.step == 30

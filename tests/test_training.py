@@ -1,4 +1,5 @@
 """Training that is killed, and checkpoints that are damaged: nothing is lost, and nothing changes."""
+import hashlib
 import json
 import os
 import random
@@ -6,43 +7,52 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from torch.testing import assert_close
 
-from transformer_course.batching import batch_plan
-from transformer_course.checkpoints import checkpoint_folders
-from transformer_course.files import read_files
-from transformer_course.training import Settings, Trainer, fit, load_checkpoint
+from transformer_course.batching import PairBatches, batch_plan
+from transformer_course.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
+from transformer_course.files import CHECKSUMS, FolderLock, read_files
+from transformer_course.training import Settings, Trainer, adam, fit, matmul_precision
 from transformer_course.transformer import Transformer
 
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")
 STEPS = 40
-CHILD = textwrap.dedent("""
+MODEL = textwrap.dedent("""
     import sys, torch, random
-    from transformer_course.training import Settings, Trainer, average_weights, load_checkpoint
+    from transformer_course.batching import PairBatches
+    from transformer_course.training import Settings, Trainer
     from transformer_course.transformer import Transformer
     import safetensors.torch
 
-    folder, result = sys.argv[1:]
     torch.set_num_threads(1)
     torch.manual_seed(7)
-    model = Transformer(19, 19, d_model=12, n_heads=3, n_layers=2, d_ff=16, dropout=0.2, norm="pre")
     draw = random.Random(2)
     words = lambda n: [draw.randrange(4, 19) for word in range(n)]
     examples = [(words(draw.randrange(1, 9)) + [2], [1] + words(draw.randrange(1, 9)) + [2]) for i in range(60)]
+    learn, valid = PairBatches(examples, 40), PairBatches(examples[:9], 40)
+
+    def transformer(dropout):
+        return Transformer(19, 19, d_model=12, n_heads=3, n_layers=2, d_ff=16, dropout=dropout, norm="pre")
 
     def schedule(step, progress):
         print(step, flush=True)          # so that the parent knows when to strike
-        return 0.01 * (1 - progress)
-
-    settings = Settings(batch_tokens=40, average=2, device="cpu", checkpoint_steps=3)
-    trainer = Trainer(model, examples, schedule, examples[:9], settings, folder)
-    load_checkpoint(trainer)
-    trainer.run(steps=%d, progress=False)
-    average_weights(trainer)
+        return 0.01 / step
+""")
+CHILD = MODEL + textwrap.dedent("""
+    folder, result = sys.argv[1:]
+    model = transformer(0.2)
+    settings = Settings(average=2, device="cpu", checkpoint_steps=3)
+    trainer = Trainer(model, learn, schedule, valid, settings, folder=folder)
+    trainer.load()
+    trainer.run(steps=%d, progress=sys.stderr.isatty())
+    trainer.put_result()
     safetensors.torch.save_file(dict(model.named_parameters()), result)
 """ % STEPS)
 
@@ -81,15 +91,41 @@ def test_killed_at_random_steps_ends_with_the_same_bits(tmp_path):
         assert torch.equal(killed[name], untouched[name]), f"{name} differs after kills at steps {strikes}"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process alone")
-def test_ctrl_c_leaves_a_checkpoint_of_the_step_it_finished(tmp_path):
-    process = start(tmp_path / "run", tmp_path / "never.safetensors")
+@posix
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_that_asks_for_an_end_leaves_a_checkpoint_of_the_step_it_finished(tmp_path, name):
+    process = start(tmp_path / "run", tmp_path / "result.safetensors")
     assert run_until(process, 5)
-    process.send_signal(signal.SIGINT)
-    process.stdout.read()
-    process.wait()
+    process.send_signal(getattr(signal, name))
+    steps = process.stdout.read().split()
+    assert process.wait() == 0 and len(steps) < STEPS - 5
     newest = checkpoint_folders(tmp_path / "run")[-1]
-    assert int(newest.name[5:]) >= 5 and read_files(newest)
+    assert int(newest.name[5:]) == int(steps[-1] if steps else 5) and read_files(newest)
+
+
+@posix
+def test_a_terminal_that_is_closed_leaves_a_checkpoint(tmp_path):
+    ours, its = os.openpty()
+    process = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "run"), str(tmp_path / "result")],
+                               stdout=subprocess.PIPE, stderr=its, text=True)
+    os.close(its)
+    assert run_until(process, 5)
+    os.close(ours)                                  # from here on, showing the bar is an error
+    time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    steps = process.stdout.read().split()
+    assert process.wait() == 0 and len(steps) < STEPS - 5
+    assert int(checkpoint_folders(tmp_path / "run")[-1].name[5:]) == int(steps[-1] if steps else 5)
+
+
+@posix
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    "`nohup` starts a program with SIGHUP ignored."
+    process = subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + CHILD,
+                                str(tmp_path / "run"), str(tmp_path / "result")], stdout=subprocess.PIPE, text=True)
+    assert run_until(process, 5)
+    process.send_signal(signal.SIGHUP)
+    assert not run_until(process, STEPS + 1) and (tmp_path / "result").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on file sizes")
@@ -108,22 +144,24 @@ def examples(count=30):
     return [([4 + i % 5, 2], [1, 5 + i % 7, 6, 2]) for i in range(count)]
 
 
+BATCHES = PairBatches(examples(), 20)
+
+
 def trainer(folder, **settings):
     torch.manual_seed(0)
     model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
-    return Trainer(model, examples(), lambda step, progress: 0.01, settings=Settings(batch_tokens=20, device="cpu", **settings),
-                   folder=folder)
+    return Trainer(model, BATCHES, lambda step, progress: 0.01, settings=Settings(device="cpu", **settings), folder=folder)
 
 
 def test_all_checkpoints_damaged_is_said_and_nothing_is_deleted(tmp_path, capsys):
     first = trainer(tmp_path, checkpoint_steps=2)
     first.run(steps=4, progress=False)
-    files = [path / "state.safetensors" for path in checkpoint_folders(tmp_path)]
+    files = [path / "weights.safetensors" for path in checkpoint_folders(tmp_path)]
     assert len(files) == 2
     for file in files:
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(ValueError, match="no whole checkpoint is left") as caught:
-        load_checkpoint(trainer(tmp_path))
+        trainer(tmp_path).load()
     assert "\n" not in str(caught.value) and all(file.exists() for file in files)
     assert "altered or cut short" in capsys.readouterr().err
 
@@ -133,15 +171,15 @@ def test_a_half_written_checkpoint_is_not_taken_for_one(tmp_path):
     first.run(steps=3, progress=False)
     part = tmp_path / "step-00000009.part"
     part.mkdir()
-    (part / "state.safetensors").write_bytes(b"half")
+    (part / "weights.safetensors").write_bytes(b"half")
     again = trainer(tmp_path)
-    assert load_checkpoint(again).name == "step-00000003" and again.step == 3
+    assert again.load().name == "step-00000003" and again.step == 3
 
 
 def test_without_checkpoint_there_is_nothing_to_load(tmp_path):
-    assert load_checkpoint(trainer(tmp_path / "new")) is None
+    assert trainer(tmp_path / "new").load() is None
     with pytest.raises(ValueError, match="no folder"):
-        load_checkpoint(trainer(None))
+        trainer(None).load()
 
 
 def test_budget_and_settings_are_checked(tmp_path):
@@ -156,8 +194,8 @@ def test_minutes_end_the_run_and_progress_reaches_the_schedule():
     seen = []
     torch.manual_seed(0)
     model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
-    run = fit(model, examples(), lambda step, progress: seen.append(progress) or 0.01, minutes=0.01,
-              settings=Settings(batch_tokens=20, device="cpu"), progress=False)
+    run = fit(model, BATCHES, lambda step, progress: seen.append(progress) or 0.01, minutes=0.01,
+              settings=Settings(device="cpu"), progress=False)
     assert 0.6 <= run.seconds < 10 and seen[0] == 0 and seen == sorted(seen) and 0.5 < seen[-1] < 1
 
 
@@ -168,15 +206,17 @@ def test_weights_that_are_not_numbers_never_replace_good_ones(tmp_path):
     run.schedule = lambda step, progress: float("nan")
     with pytest.raises(FloatingPointError):
         run.run(steps=40, progress=False)
-    assert checkpoint_folders(tmp_path)[:1] == good[-1:] and all(
-        not torch.isnan(safetensors.torch.load(read_files(path)["state.safetensors"])["model.tgt_embedding.weight"]).any()
-        for path in good)
+    assert checkpoint_folders(tmp_path)[:1] == good[-1:]
+    for path in good:
+        kept = safetensors.torch.load(read_files(path)["weights.safetensors"])
+        weights = [tensor for name, tensor in kept.items() if name.startswith("model.")]
+        assert weights and all(torch.isfinite(weight).all() for weight in weights)
 
 
 def test_fewer_averaged_epochs_than_the_checkpoint_holds_is_another_run(tmp_path):
     trainer(tmp_path, average=4).run(steps=30, progress=False)
     with pytest.raises(ValueError, match="its average is 4, here it is 2"):
-        load_checkpoint(trainer(tmp_path, average=2))
+        trainer(tmp_path, average=2).load()
 
 
 def test_an_epoch_that_ends_with_the_budget_is_recorded():
@@ -186,10 +226,11 @@ def test_an_epoch_that_ends_with_the_budget_is_recorded():
     assert len(run.history) == 1 and run.epoch == 1 and run.position == 0
 
 
-def test_valid_sentences_too_long_are_refused_at_the_start():
-    model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+def test_sentences_too_long_are_refused_before_anything_is_trained():
     with pytest.raises(ValueError, match="max_tokens is 20"):
-        Trainer(model, examples(), lambda step, progress: 0.01, [([4] * 30, [1, 2])], Settings(batch_tokens=20, device="cpu"))
+        PairBatches([([4] * 30, [1, 2])], 20)
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        PairBatches(examples(), 0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="PyTorch's launcher is not tried on Windows")
@@ -212,5 +253,244 @@ def test_a_loss_that_is_not_finite_is_reported():
     torch.manual_seed(0)
     model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
     with pytest.raises(FloatingPointError, match="loss became nan"):
-        fit(model, examples(), lambda step, progress: float("nan"), steps=30,
-            settings=Settings(batch_tokens=20, device="cpu"), progress=False)
+        fit(model, BATCHES, lambda step, progress: float("nan"), steps=30, settings=Settings(device="cpu"), progress=False)
+
+
+RANKS = MODEL + textwrap.dedent("""
+    folder, steps, accumulate, dropout = sys.argv[1], *map(float, sys.argv[2:])
+    settings = Settings(device="cpu", precision="highest", checkpoint_steps=5, average=2, accumulate=int(accumulate))
+    trainer = Trainer(transformer(dropout), learn, schedule, valid, settings, folder=folder)
+    trainer.load()
+    trainer.run(steps=int(steps), progress=False)
+""")
+
+
+def ranks(processes: int, folder: Path, steps: int, accumulate: int = 1, dropout: float = 0.0) -> subprocess.Popen:
+    "Start a run of several processes with PyTorch's launcher."
+    folder.mkdir(exist_ok=True)
+    (folder / "script.py").write_text(RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes),
+               str(folder / "script.py"), *map(str, (folder, steps, accumulate, dropout))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finished(run: subprocess.Popen, folder: Path) -> tuple[dict, dict]:
+    "Facts and tensors of the newest checkpoint of a run that has ended."
+    _, told = run.communicate(timeout=300)
+    assert run.returncode == 0, told
+    files = read_files(checkpoint_folders(folder)[-1])
+    return json.loads(files["state.json"]), safetensors.torch.load(files["weights.safetensors"])
+
+
+needs_launcher = pytest.mark.skipif(sys.platform == "win32", reason="PyTorch's launcher is not tried on Windows")
+
+
+@needs_launcher
+def test_two_processes_that_were_stopped_end_with_the_same_bits(tmp_path):
+    "Dropout draws from each process's own generator: both must come back."
+    whole = finished(ranks(2, tmp_path / "whole", 17, dropout=0.3), tmp_path / "whole")
+    stopped = ranks(2, tmp_path / "stopped", 17, dropout=0.3)
+    assert any(int(line) >= 6 for line in stopped.stdout)
+    stopped.send_signal(signal.SIGTERM)                 # as a batch system does; the launcher hands it on
+    stopped.communicate(timeout=300)
+    assert 6 <= int(checkpoint_folders(tmp_path / "stopped")[-1].name[5:]) < 17
+    again = finished(ranks(2, tmp_path / "stopped", 17, dropout=0.3), tmp_path / "stopped")
+    assert again[0]["step"] == whole[0]["step"] == 17 and again[0]["losses"] == whole[0]["losses"]
+    assert again[1].keys() == whole[1].keys() and {"random.0.cpu", "random.1.cpu"} <= again[1].keys()
+    for name, tensor in whole[1].items():
+        assert torch.equal(again[1][name], tensor), name
+    assert not torch.equal(whole[1]["random.0.cpu"], whole[1]["random.1.cpu"])
+
+
+@needs_launcher
+def test_one_two_and_four_processes_with_the_same_global_batch_follow_the_same_loss(tmp_path):
+    found = {}
+    for processes in (1, 2, 4):
+        run = ranks(processes, tmp_path / str(processes), 10, accumulate=4 // processes)
+        found[processes] = finished(run, tmp_path / str(processes))
+    one = found[1][0]
+    assert len(one["history"]) >= 2 and one["position"] > 0
+    for facts, tensors in (found[2], found[4]):
+        assert (facts["step"], facts["epoch"], facts["tokens"]) == (one["step"], one["epoch"], one["tokens"])
+        for ours, theirs in zip(facts["history"], one["history"], strict=True):
+            assert ours["step"] == theirs["step"]
+            assert abs(ours["loss"] - theirs["loss"]) < 1e-5 and abs(ours["valid"] - theirs["valid"]) < 1e-5
+        for name, tensor in found[1][1].items():
+            if name.startswith("model."):
+                assert_close(tensors[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def seal(folder: Path, name: str, content: bytes) -> None:
+    "Change a file and its checksum."
+    (folder / name).write_bytes(content)
+    sums = json.loads((folder / CHECKSUMS).read_text())
+    (folder / CHECKSUMS).write_text(json.dumps(sums | {name: hashlib.sha256(content).hexdigest()}))
+
+
+def spoilt_states(facts: dict):
+    "Contents of state.json that no run has written."
+    yield b"[" * 100_000
+    yield b"null"
+    for name in facts:
+        yield json.dumps({key: value for key, value in facts.items() if key != name}).encode()
+        yield json.dumps(facts | {name: "seven"}).encode()
+    for change in ({"position": 10**9}, {"step": -1}, {"losses": []}, {"losses": ["x"]}, {"losses": [float("nan")]}, {"history": [3]},
+                   {"history": [{}]}, {"epochs": {"1": "f00"}}, {"epochs": {"../x": None}}, {"run": {}}):
+        yield json.dumps(facts | change).encode()
+
+
+def spoilt_tensors(tensors: dict):
+    "Contents of weights.safetensors that no run has written."
+    yield b"no tensors"
+    yield (10**9).to_bytes(8, "little") + b"{" * 100
+    for name in ("model.", "optimizer.", "random.0.cpu"):
+        first = next(key for key in tensors if key.startswith(name))
+        yield safetensors.torch.save({key: tensor for key, tensor in tensors.items() if not key.startswith(name)})[:None if name != "optimizer." else 50]
+        yield safetensors.torch.save(tensors | {first: torch.zeros(2, 3)[:, 1:].contiguous()})
+    yield safetensors.torch.save(tensors | {"optimizer.999.exp_avg": torch.zeros(1), "optimizer.x": torch.zeros(1)})
+
+
+def test_files_that_carry_a_valid_checksum_and_hold_something_else_are_one_error_that_names_them(tmp_path):
+    run = trainer(tmp_path, average=2)
+    run.run(steps=len(run.plan()) + 2, progress=False)
+    (newest,) = checkpoint_folders(tmp_path)
+    files = read_files(newest)
+    spoilt = [("state.json", content) for content in spoilt_states(json.loads(files["state.json"]))]
+    spoilt += [("weights.safetensors", content) for content in spoilt_tensors(safetensors.torch.load(files["weights.safetensors"]))]
+    for name, content in spoilt:
+        seal(newest, name, content)
+        with pytest.raises(ValueError) as caught:
+            trainer(tmp_path, average=2).load()
+        assert newest.name in str(caught.value) and "\n" not in str(caught.value), (content[:200], caught.value)
+        seal(newest, name, files[name])
+    assert trainer(tmp_path, average=2).load() == newest
+
+
+def test_two_runs_in_one_new_folder_are_told_apart(tmp_path):
+    began, go_on = threading.Event(), threading.Event()
+
+    def schedule(step, progress):
+        began.set()
+        go_on.wait(60)
+        return 0.01
+
+    start = lambda schedule: fit(Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8), BATCHES, schedule, steps=3,
+                                 settings=Settings(device="cpu"), folder=tmp_path / "run", progress=False)
+    first = threading.Thread(target=start, args=(schedule,))
+    first.start()
+    assert began.wait(60)
+    with pytest.raises(ValueError, match=f"in use by process {os.getpid()} on"):
+        start(lambda step, progress: 0.01)
+    go_on.set()
+    first.join()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["step-00000003"]
+    with pytest.raises(ValueError, match="checkpoints of an earlier run"):
+        start(lambda step, progress: 0.01)
+    with FolderLock(tmp_path / "run"):
+        pass
+
+
+def test_another_number_of_threads_is_said(tmp_path, capsys):
+    trainer(tmp_path).run(steps=2, progress=False)
+    before = torch.get_num_threads()
+    trainer(tmp_path).load()
+    assert "threads" not in capsys.readouterr().err
+    try:
+        torch.set_num_threads(before + 1)
+        trainer(tmp_path).load()
+    finally:
+        torch.set_num_threads(before)
+    assert f"began with {before} threads and goes on with {before + 1}" in capsys.readouterr().err
+
+
+def test_threads_that_ask_for_a_precision_leave_the_process_as_it_was():
+    before, barrier = torch.get_float32_matmul_precision(), threading.Barrier(8)
+
+    def ask(number):
+        for turn in range(50):
+            barrier.wait(60)
+            with matmul_precision("medium" if number % 2 else "high"):
+                time.sleep(0.0001 * ((number * turn) % 5))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_precision_that_does_not_exist_changes_nothing():
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(ValueError, match="not 'half'"):
+        with matmul_precision("half"):
+            pass
+    with matmul_precision("medium"):
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_weights_of_an_epoch_are_written_once(tmp_path):
+    run = trainer(tmp_path, average=3, checkpoint_steps=1)
+    epoch = len(run.plan())
+    run.run(steps=2 * epoch + 1, progress=False)
+    written = {path.name: (path / "weights.safetensors").stat().st_mtime_ns for path in tmp_path.glob("epoch-*")}
+    run.run(steps=2 * epoch + 3, progress=False)
+    assert written == {path.name: (path / "weights.safetensors").stat().st_mtime_ns for path in tmp_path.glob("epoch-*")}
+    assert sorted(written) == ["epoch-1", "epoch-2"]
+    sizes = [len(safetensors.torch.load(read_files(path)["weights.safetensors"])) for path in checkpoint_folders(tmp_path)]
+    assert len(set(sizes)) == 1                       # a checkpoint does not grow with the epochs that it names
+    run.run(steps=6 * epoch, progress=False)
+    assert sorted(path.name for path in tmp_path.glob("epoch-*")) == ["epoch-4", "epoch-5", "epoch-6"]
+
+
+def test_the_best_epoch_survives_a_pause(tmp_path):
+    "A learning rate that ruins the model after some steps; the pause comes after the best epoch."
+    def run(folder, *stops):
+        for stop in stops:
+            torch.manual_seed(0)
+            model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+            piece = Trainer(model, BATCHES, lambda step, progress: 0.01 if step < 20 else 0.5, BATCHES,
+                            Settings(device="cpu", keep_best=True), folder=folder)
+            piece.load()
+            piece.run(steps=stop, progress=False)
+        piece.put_result()
+        return piece
+
+    whole, pieces = run(tmp_path / "whole", 50), run(tmp_path / "pieces", 35, 50)
+    losses = [record["valid"] for record in whole.history]
+    assert losses.index(min(losses)) < len(losses) - 1 and list(whole.kept) == [losses.index(min(losses)) + 1]
+    for a, b in zip(whole.model.parameters(), pieces.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_another_optimizer_is_another_run_and_any_can_be_resumed(tmp_path):
+    model = lambda: Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+    makers = {"sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9),
+              "decay": lambda model: adam(model, weight_decay=0.1)}
+    for name, maker in makers.items():
+        finals = []
+        for stops in ((12,), (5, 12)):
+            for stop in stops:
+                torch.manual_seed(0)
+                run = Trainer(model(), BATCHES, lambda step, progress: 0.01, settings=Settings(device="cpu"), optimizer=maker,
+                              folder=tmp_path / f"{name} {len(stops)}")
+                run.load()
+                run.run(steps=stop, progress=False)
+            finals.append(run.model)
+        for a, b in zip(*(final.parameters() for final in finals), strict=True):
+            assert torch.equal(a, b)
+    with pytest.raises(ValueError, match="of another run: its optimizer is"):
+        Trainer(model(), BATCHES, None, settings=Settings(device="cpu"), folder=tmp_path / "decay 1").load()
+
+
+def test_an_optimizer_refuses_what_belongs_to_another():
+    layer = torch.nn.Linear(3, 2)
+    optimizer = adam(layer)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    kept = optimizer_state(optimizer)
+    for wrong in ({"2.exp_avg": torch.zeros(2)}, {"x.exp_avg": torch.zeros(2)}, {"0.exp_avg": torch.zeros(3, 2)}):
+        with pytest.raises(ValueError, match="the optimizer"):
+            put_optimizer_state(optimizer, kept | wrong)

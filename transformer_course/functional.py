@@ -100,23 +100,26 @@ class _ProjectedLoss(torch.autograd.Function):
     "Loss and gradients in one pass over chunks of rows; dz = softmax(z) - q is formed where z stands."
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, smoothing, pad_id, chunk):
+    def forward(ctx, hidden, weight, bias, target, smoothings, pad_id, chunk):
+        smoothing = smoothings[0]                                 # the one that gradients are formed for
         real = (target != pad_id).to(torch.float32)               # (N,)
         share = (real / real.sum().clamp(min=1)).unsqueeze(-1)    # (N, 1) each real token's part of the mean
         wanted = any(ctx.needs_input_grad[:3])
         d_hidden = torch.empty_like(hidden) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
         d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
-        losses, words = [], target.where(target != pad_id, 0)     # a pad_id such as -100 is no word
+        losses, words = [[] for each in smoothings], target.where(target != pad_id, 0)     # a pad_id such as -100 is no word
         for first in range(0, len(target), chunk):
             rows = slice(first, first + chunk)
             true, part = words[rows].unsqueeze(-1), share[rows]                    # (n, 1)
             z = F.linear(hidden[rows], weight, bias).float()                       # (n, V) logits
-            asked = (1 - smoothing) * z.gather(-1, true) + smoothing * z.mean(-1, keepdim=True)
+            own, mean = z.gather(-1, true), z.mean(-1, keepdim=True)
             largest = z.amax(-1, keepdim=True)
             z = z.sub_(largest).exp_()                                             # softmax, but for its sum
             total = z.sum(-1, keepdim=True)
-            losses.append(((total.log() + largest - asked) * part).sum())
+            for each, sums in zip(smoothings, losses):
+                asked = (1 - each) * own + each * mean
+                sums.append(((total.log() + largest - asked) * part).sum())
             if wanted:
                 z.mul_(part / total).sub_(part * (smoothing / z.shape[-1]))        # (p - q) / tokens, without
                 z.scatter_add_(-1, true, part * (smoothing - 1))                   # and with the true word's 1 - eps
@@ -126,11 +129,13 @@ class _ProjectedLoss(torch.autograd.Function):
                 if d_bias is not None:
                     d_bias += z.sum(0)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
-        return torch.stack(losses).sum()
+        first, *others = (torch.stack(sums).sum() for sums in losses)
+        ctx.mark_non_differentiable(*others)
+        return first, *others
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx, gradient, *none):
         scaled = (None if d is None else d * gradient for d in ctx.saved_tensors)
         return *scaled, None, None, None, None
 
@@ -140,14 +145,17 @@ def projected_loss(
     weight: Tensor,             # (V, D) the output projection
     bias: Tensor | None,        # (V,)
     target: Tensor,             # (...) ids of the true words
-    smoothing: float = 0.0,     # epsilon, in [0, 1)
+    smoothing: float | tuple[float, ...] = 0.0,   # epsilon, in [0, 1); of several only the first loss has a gradient
     pad_id: int = 0,            # targets with this id do not count
     chunk: int | None = None,   # rows of logits that exist at one time; default: D, at least 128, on a CPU, 4,096 elsewhere
-) -> Tensor:                 # scalar: mean over the targets that count
+) -> Tensor:                 # scalar: mean over the targets that count; of n smoothings (n,)
     """`smoothed_cross_entropy` of `hidden @ weight.T + bias`, without ever holding all logits.
 
     Raises ValueError if hidden and target disagree in shape, or smoothing is not in [0, 1).
     """
-    _check_loss("projected_loss", hidden, target, smoothing)
+    smoothings = smoothing if isinstance(smoothing, tuple) else (smoothing,)
+    for each in smoothings:
+        _check_loss("projected_loss", hidden, target, each)
     rows, chunk = hidden.reshape(-1, hidden.shape[-1]), chunk or (max(128, hidden.shape[-1]) if hidden.device.type == "cpu" else 4096)
-    return _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothing, pad_id, chunk)
+    losses = _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothings, pad_id, chunk)
+    return torch.stack(losses) if isinstance(smoothing, tuple) else losses[0]

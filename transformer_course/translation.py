@@ -30,11 +30,12 @@ from .scoring import alignment_error_rate, bleu, chrf, exact_match, links_from_a
 from .search import beam_search, greedy_search
 from .seq2seq import Seq2Seq
 from .text import Tokenizer, pad
-from .batching import Example
+from .batching import Example, PairBatches
 from .checkpoints import put_weights
 from .files import read_files, write_atomically, write_files
 from .records import hardware
-from .training import Settings, Trainer, accelerator_for, budget, fit, matmul_precision
+from .pacing import Budget
+from .training import Settings, Trainer, accelerator_for, fit, matmul_precision
 from .transformer import Transformer
 
 # %% ../nbs/25_translation.ipynb #cell-6
@@ -204,9 +205,9 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
                "model": _known("model", model, MODELS), "preset": _known("preset", preset, PRESETS), "seed": seed}
         if corpus.kind != "pairs":
             raise ValueError(f"data set {corpus.name!r} holds {corpus.kind}, not sentence pairs: nothing to translate")
-        budget(steps, minutes)
+        Budget(steps, minutes)
         sizes = PRESETS[preset]
-        settings = Settings(batch_tokens=sizes.batch_tokens, average=sizes.average, seed=seed,
+        settings = Settings(average=sizes.average, seed=seed,
                             device=device, precision=precision)
         process = accelerator_for(settings)
         if process.is_main_process:                      # of several processes, only the first looks and writes
@@ -221,8 +222,9 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
             _note_job(Path(folder), job)
         process.wait_for_everyone()
         keywords, peak = sizes.of(model)
-        trainer = fit(network, encode_pairs(tokenizer, pairs), linear_decay(peak, sizes.warmup),
-                      steps, minutes, encode_pairs(tokenizer, valid), settings, runs, resume, progress)
+        learn, held_out = (PairBatches(encode_pairs(tokenizer, some), sizes.batch_tokens) for some in (pairs, valid))
+        trainer = fit(network, learn, linear_decay(peak, sizes.warmup), steps, minutes, resume, progress,
+                      valid=held_out, settings=settings, folder=runs)
         origin = {"data_licence": corpus.licence, "data_citation": corpus.citation}
         translator = cls(network, tokenizer, {**job, **origin, "sizes": keywords, "training": _record(trainer)})
         translator.config |= _measured_on_valid(translator, valid)
