@@ -317,7 +317,7 @@ def test_one_two_and_four_processes_with_the_same_global_batch_follow_the_same_l
             assert ours["step"] == theirs["step"]
             assert abs(ours["loss"] - theirs["loss"]) < 1e-5 and abs(ours["valid"] - theirs["valid"]) < 1e-5
         for name, tensor in found[1][1].items():
-            if name.startswith("model."):
+            if name.startswith("model.") and not name.endswith("in_proj.bias"):      # a key's bias has no gradient but rounding
                 assert_close(tensors[name], tensor, rtol=1e-3, atol=1e-4)
 
 
@@ -442,7 +442,8 @@ def test_the_weights_of_an_epoch_are_written_once(tmp_path):
     sizes = [len(safetensors.torch.load(read_files(path)["weights.safetensors"])) for path in checkpoint_folders(tmp_path)]
     assert len(set(sizes)) == 1                       # a checkpoint does not grow with the epochs that it names
     run.run(steps=6 * epoch, progress=False)
-    assert sorted(path.name for path in tmp_path.glob("epoch-*")) == ["epoch-4", "epoch-5", "epoch-6"]
+    epochs = sorted(path.name for path in tmp_path.glob("epoch-*"))
+    assert epochs == ["epoch-3", "epoch-4", "epoch-5", "epoch-6"]      # the checkpoint before the newest needs 3 to 5
 
 
 def test_the_best_epoch_survives_a_pause(tmp_path):

@@ -186,7 +186,7 @@ class Trainer:
 
         Raises ValueError unless exactly one positive budget is given, FloatingPointError if the loss is not finite.
         """
-        budget, saved, stop = Budget(steps, minutes), (self.step, self.seconds), False
+        budget, saved, stop = Budget(steps, minutes), (self.step, self.epoch, self.seconds), False
         spent = lambda: budget.spent(self.step, self.seconds)
         self.model.train()
         self.clock.start()
@@ -199,7 +199,7 @@ class Trainer:
                     stop = self._agree(interrupts.asked)
                     bar.show(spent())
                     if self._due(*saved):
-                        saved = self.step, self.seconds
+                        saved = self.step, self.epoch, self.seconds
                         self.save()
                     if stop or spent() >= 1:
                         break
@@ -207,7 +207,7 @@ class Trainer:
                     bar.figures(**self._end_epoch(plan))
                     stop = self._agree(stop or interrupts.asked)
             self._check_finite()
-            if self.step > saved[0]:
+            if (self.step, self.epoch) != saved[:2]:
                 self.save()
         return spent() >= 1
 
@@ -253,8 +253,8 @@ class Trainer:
         self.clock.seconds = told[0, 0].item()
         return bool(told[:, 1].any())
 
-    def _due(self, step: int, seconds: float) -> bool:
-        "Is it time for a checkpoint, when the last was written at this step and second?"
+    def _due(self, step: int, epoch: int, seconds: float) -> bool:
+        "Is it time for a checkpoint, when the last was written at this step, epoch and second?"
         if self.settings.checkpoint_steps is not None:
             return self.step >= step + self.settings.checkpoint_steps
         return self.seconds >= seconds + self.settings.checkpoint_seconds
