@@ -25,10 +25,10 @@ from peers import BOS, LONGEST, PAD, CTranslate2, Marian, TorchTransformer, XTra
 from timing import arithmetic, interleaved, precisions, record, show, summary
 from torch.testing import assert_close
 
+from transformer_course.presets import PRESETS
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.text import pad
 from transformer_course.transformer import State, Transformer, Tree
-from transformer_course.translation import PRESETS
 
 warnings.filterwarnings("ignore", message=".*nested tensor")
 SENTENCES, BATCH, BEAM = 1000, 100, 5

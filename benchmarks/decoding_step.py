@@ -15,8 +15,8 @@ from timing import interleaved, record, show, summary
 from torch.testing import assert_close
 
 from transformer_course import plots
+from transformer_course.presets import PRESETS
 from transformer_course.transformer import Transformer
-from transformer_course.translation import PRESETS
 
 POSITIONS, SENTENCES, SOURCE = (10, 25, 50, 100, 200, 400, 700, 1000, 1400, 2000), 1, 20
 CACHE, NO_CACHE = "with the cache", "without"

@@ -34,8 +34,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_course.additive import AdditiveSeq2Seq
 from transformer_course.batching import batch_plan, collate
+from transformer_course.presets import PRESETS
 from transformer_course.transformer import Transformer
-from transformer_course.translation import PRESETS
 
 warnings.filterwarnings("ignore", message="enable_nested_tensor")
 OURS, SAME, TORCH = "this library, default sites", "this library, same sites", "torch.nn.Transformer"

@@ -16,9 +16,10 @@ from records import RESULTS, facts, write
 
 from transformer_course.corpora import load
 from transformer_course.micro_hindi import HELD_OUT, segment, unsegment
+from transformer_course.presets import PRESETS
 from transformer_course.scoring import exact_match
 from transformer_course.text import Tokenizer
-from transformer_course.translation import PRESETS, Translator
+from transformer_course.translation import Translator
 
 KINDS = {"words": ("words", 2000), "stems and endings": ("words", 2000), "bpe 1000": ("bpe", 1000), "bpe 500": ("bpe", 500),
          "characters": ("characters", 2000)}

@@ -17,7 +17,8 @@ from records import facts, write
 from transformer_course.corpora import load
 from transformer_course.functional import padding_mask
 from transformer_course.text import pad
-from transformer_course.translation import Translator, encode_pairs
+from transformer_course.translating import encode_pairs
+from transformer_course.translation import Translator
 
 ROLES = ("agent", "object", "place", "time")
 

@@ -15,13 +15,14 @@ from torch.nn import functional as F
 
 from transformer_course.batching import PairBatches
 from transformer_course.corpora import load
+from transformer_course.presets import PRESETS
 from transformer_course.recipe import inverse_sqrt, linear_decay
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.search import greedy_search
 from transformer_course.text import BOS, EOS, Tokenizer, pad
 from transformer_course.training import Settings, Trainer, adam
 from transformer_course.transformer import Transformer
-from transformer_course.translation import PRESETS, encode_pairs
+from transformer_course.translating import encode_pairs
 
 MICRO = PRESETS["micro"]
 SIZES, PEAK = MICRO.of("transformer")

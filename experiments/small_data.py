@@ -24,11 +24,13 @@ from torch.nn import functional as F
 from transformer_course.batching import PairBatches, batch_plan, collate
 from transformer_course.checkpoints import mean_weights, put_weights
 from transformer_course.corpora import load
+from transformer_course.presets import PRESETS
 from transformer_course.recipe import inverse_sqrt, linear_decay
 from transformer_course.text import Tokenizer
 from transformer_course.training import Settings, Trainer, evaluate_loss
 from transformer_course.transformer import Transformer
-from transformer_course.translation import PRESETS, Translator, encode_pairs
+from transformer_course.translating import encode_pairs
+from transformer_course.translation import Translator
 
 TINY = PRESETS["tiny"]
 SIZES, PEAK = TINY.of("transformer")

@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_course import corpora, translation
-from transformer_course.cli import main
+from transformer_course import corpora, scoreboard, translation
+from transformer_course.cli import GROUP, main
 
 COMMAND = [sys.executable, "-c", "from transformer_course.cli import main; main()"]
 
@@ -52,11 +53,45 @@ def test_translate_from_arguments_and_from_standard_input(model):
     assert by_argument.stdout == by_line.stdout and by_argument.stdout.count(b"\n") == 2
 
 
-def test_lines_before_a_bad_one_are_translated(model):
-    for bad, what in ((b"\xff\xfe", "not valid UTF-8"), (b"   ", "empty"), (b"cow " * 600, "601 tokens")):
-        done = run("translate", model, stdin=b"jack saw jill\n" + bad + b"\njill saw jack\n")
-        assert done.stdout.count(b"\n") == 1
-        refused(done, "line 2", what)
+def test_a_bad_line_costs_no_good_one(model):
+    bad = {2: (b"\xff\xfe", "not valid UTF-8"), 4: (b"   ", "empty"), 5: (b"cow " * 600, "601 tokens")}
+    good = [b"jack saw jill", b"ill saw jack", b"the cow sleeps"]
+    fine = iter(good)
+    lines = [bad[number][0] if number in bad else next(fine) for number in range(1, 7)]
+    done, alone = run("translate", model, stdin=b"\n".join(lines)), run("translate", model, stdin=b"\n".join(good))
+    assert done.returncode == 1 and alone.returncode == 0
+    found = done.stdout.decode().split("\n")
+    assert [found[i] for i in (0, 2, 5)] == alone.stdout.decode().splitlines()
+    assert [found[i] for i in (1, 3, 4, 6)] == [""] * 4 and len(found) == 7
+    said = done.stderr.decode().splitlines()
+    assert len(said) == 3
+    for line, (number, (content, what)) in zip(said, bad.items(), strict=True):
+        assert line.startswith(f"error: line {number} ") and what in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_and_a_closed_pipe_are_told_in_one_line_or_none(model):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, "translate", str(model), "jack saw jill"], stdout=full, stderr=subprocess.PIPE, timeout=300)
+    assert done.returncode == 1 and done.stderr.count(b"\n") == 1 and b"No space left" in done.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*COMMAND, "translate", str(model), "jack saw jill"], stdout=writing, stderr=subprocess.PIPE, timeout=300)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_lines_come_group_by_group_and_ctrl_c_is_one_line(model):
+    with subprocess.Popen([*COMMAND, "translate", str(model), "--beam", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}) as running:
+        running.stdin.write(b"cow\n" * GROUP)
+        running.stdin.flush()
+        first = [running.stdout.readline() for line in range(GROUP)]       # no end of input was needed
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert all(line.endswith(b"\n") for line in first) and len(set(first)) == 1
+    assert (running.returncode, out, err) == (130, b"", b"stopped\n")
 
 
 def test_words_that_the_command_line_does_not_know_are_one_line(tmp_path):
@@ -69,6 +104,8 @@ def test_words_that_the_command_line_does_not_know_are_one_line(tmp_path):
 def test_bad_sentences(model):
     refused(run("translate", model, ""), "empty")
     refused(run("translate", model, "cow " * 600), "601 tokens", "512")
+    refused(run("translate", model, "a", "--beam", "0"), "beam_size=0")
+    refused(run("translate", model, "a", "--precision", "half"), "half", "medium")
     if sys.platform != "win32":
         refused(run("translate", model, b"\xff\xfe"), "not valid Unicode")
 
@@ -132,7 +169,7 @@ def test_a_vocabulary_that_does_not_match(spoilt):
     files = read_files(spoilt)
     other = Tokenizer.train(["a b c", "d e f"], kind="words", size=10).to_json().encode()
     write_files(spoilt, files | {"tokenizer.json": other})
-    refused(run("translate", spoilt, "a"), "vocabulary and weights do not fit", "embedding")
+    refused(run("translate", spoilt, "a"), "vocabulary and weights do not fit", "embed")
 
 
 def test_evaluate_prints_json_and_names_the_splits(model):
@@ -168,7 +205,8 @@ def few_pairs(monkeypatch):
     whole = corpora.load("micro-hindi")
     few = replace(whole, splits={split: whole[split][:200 if split == "train" else 12] for split in whole.splits})
     monkeypatch.setattr(corpora, "load", lambda name, pair=None: few)
-    monkeypatch.setattr(translation, "load", corpora.load)
+    for module in (translation, scoreboard):
+        monkeypatch.setattr(module, "load", corpora.load)
 
 
 def here(*words, capsys) -> str:

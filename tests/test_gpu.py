@@ -4,9 +4,9 @@ import torch
 from torch.testing import assert_close
 
 from transformer_course.batching import PairBatches
+from transformer_course.presets import MODELS
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.training import Settings, Trainer, fit
-from transformer_course.translation import MODELS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 B, S, T, V = 3, 5, 7, 19

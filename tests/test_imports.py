@@ -30,7 +30,13 @@ TOOLS = {
 }
 TOP = {
     "cli",
+    "evaluation",
+    "model_folder",
+    "presets",
     "recipe",
+    "runs",
+    "scoreboard",
+    "translating",
     "translation",
 }
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from transformer_course import additive, attention, blocks, functional, positions, rnn
-from transformer_course.translation import MODELS
+from transformer_course.presets import MODELS
 
 B, S, T, V = 2, 5, 7, 19
 META = torch.device("meta")

@@ -1,14 +1,22 @@
 """The translator's own promises, on a corpus small enough to train in a second."""
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 import torch
 
-from transformer_course.corpora import load
+from transformer_course.corpora import Pair, load
+from transformer_course.evaluation import Evaluation, attention_places, choose_head
+from transformer_course.model_folder import model_card
+from transformer_course.presets import MODELS, PRESETS, build
+from transformer_course.runs import Job, check_lengths, held, read_job
+from transformer_course.scoreboard import ALIGNERS, compare, scoreboard
 from transformer_course.scoring import alignment_error_rate, bleu, exact_match, links_from_attention
 from transformer_course.search import greedy_search
-from transformer_course.translation import (ALIGNERS, MODELS, PRESETS, Evaluation, Translator, build, choose_head, compare,
-                                            encode_pairs, model_card, read_job, scoreboard)
+from transformer_course.text import Tokenizer
+from transformer_course.transformer import Transformer
+from transformer_course.translating import SearchOptions, encode_pairs, target_limit
+from transformer_course.translation import Translator
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +35,7 @@ def trained(corpus, tmp_path_factory):
 def alone(translator, sentence):
     "Greedy translation of one sentence, without any batch."
     src = torch.tensor([translator.tokenizer.encode(sentence) + [translator.tokenizer.eos_id]])
-    return translator.tokenizer.decode(greedy_search(translator.model, src, 2 * src.shape[1] + 10).tokens[0])
+    return translator.tokenizer.decode(greedy_search(translator.model, src, target_limit(src.shape[1])).tokens[0])
 
 
 def test_presets_fit_every_model_and_unknown_names_are_refused():
@@ -52,7 +60,7 @@ def test_training_says_what_it_did_and_repeats_itself(trained, corpus):
     config = translator.config
     assert (config["model"], config["preset"], config["data"], config["pair"]) == ("transformer", "micro", "micro-hindi", "en-hi")
     assert config["training"]["steps"] == 60 and config["valid"]["sentences"] == 23 and config["data_licence"]
-    assert read_job(folder) == {"data": "micro-hindi", "pair": "en-hi", "model": "transformer", "preset": "micro", "seed": 1}
+    assert read_job(folder) == Job("micro-hindi", "en-hi", "transformer", "micro", 1)
     again = Translator.train(corpus, preset="micro", steps=60, device="cpu", precision="highest", progress=False)
     for (name, here), (_, there) in zip(translator.model.named_parameters(), again.model.named_parameters(), strict=True):
         assert torch.equal(here, there), name
@@ -63,23 +71,111 @@ def test_translations_keep_their_order_whatever_the_batches(trained, corpus):
     assert len(set(map(len, sentences))) > 3
     expected = [alone(translator, sentence) for sentence in sentences]
     assert len(set(expected)) > 3
-    assert translator.translate(sentences, beam_size=1, batch_tokens=1) == expected
-    for batch_tokens in (40, 2048):                # beside a longer sentence, one that does not end may grow longer
-        found = translator.translate(sentences, beam_size=1, batch_tokens=batch_tokens)
-        assert all(text.startswith(short) for text, short in zip(found, expected, strict=True))
+    for batch_tokens in (1, 40, 2048):
+        assert translator.translate(sentences, beam_size=1, batch_tokens=batch_tokens) == expected
     assert translator.translate([]) == []
+
+
+def unwilling(model):
+    "The model, with EOS so unlikely that limits bind."
+    if isinstance(model, Transformer):
+        with torch.no_grad():
+            model.output.weight[model.eos_id] *= -3
+        return model
+    step = model.step
+
+    def later(state, token):
+        logits, state = step(state, token)
+        logits[:, model.eos_id] -= 2
+        return logits, state
+    model.step = later
+    return model
+
+
+@pytest.mark.parametrize("name", ["transformer", "transformer-learned", "additive", "luong-local-p"])
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_translation_does_not_depend_on_its_company(name, beam_size):
+    words = Tokenizer.train(["a b c d e f g"], kind="words", size=20)
+    torch.manual_seed(5)
+    sizes = {"d_model": 12, "n_heads": 2, "n_layers": 1, "d_ff": 14} if "transformer" in name else {"d_model": 12, "d_hidden": 14}
+    model = MODELS[name](len(words), len(words), **sizes)
+    translator = Translator(unwilling(model), words, {"model": name})
+    sentences = ["a", "b c d e f g a b c d e f g", "c c", "d e f", "a b c d e f g a b"]
+    options = [{"length_penalty": penalty, "batch_tokens": tokens} for penalty in (0.0, 1.0) for tokens in (30, 2048)]
+    bound = 0
+    for option in options:
+        together = translator.translate(sentences, beam_size, **option)
+        assert together == [translator.translate([sentence], beam_size, **option)[0] for sentence in sentences]
+        bound += sum(len(text.split()) == target_limit(len(sentence.split()) + 1) for text, sentence in zip(together, sentences))
+    assert bound > 0 or beam_size > 1
+
+
+def test_a_model_with_learned_positions_is_asked_for_no_more_than_it_has():
+    words = Tokenizer.train(["a b c d e f g"], kind="words", size=20)
+    torch.manual_seed(5)
+    model = MODELS["transformer-learned"](len(words), len(words), d_model=12, n_heads=2, n_layers=1, d_ff=14, max_len=9)
+    translator = Translator(model, words, {})
+    good = ["a b c d e f g a", "b"]                              # with EOS nine tokens: all there is
+    for beam_size in (1, 3):
+        assert all(len(text.split()) <= 9 for text in translator.translate(good, beam_size))
+    with pytest.raises(ValueError, match="sentence 3 has 10 tokens, and the model has learnt 9 positions"):
+        translator.translate([*good, "a b c d e f g a b"])
+    examples = encode_pairs(words, [Pair("a", "b c d e f g a b"), Pair("a", "b c d e f g a b c")])
+    check_lengths(model, examples[:1], "train")
+    with pytest.raises(ValueError, match="pair 2 of train has 10 tokens"):
+        check_lengths(model, examples, "train")
+
+
+def test_precision_is_handed_down_and_set_for_nobody_else(trained, corpus):
+    translator, sentences, seen = trained[0], [pair.source for pair in corpus["test"][:4]], set()
+
+    def quickly():
+        for turn in range(2):
+            translator.translate(sentences, beam_size=1, precision="medium")
+
+    expected = translator.translate(sentences, beam_size=1)
+    threads = [Thread(target=quickly) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        seen.add(torch.get_float32_matmul_precision())
+        assert translator.translate(sentences, beam_size=1) == expected
+    assert seen == {"highest"} == {torch.get_float32_matmul_precision()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_translates_at_medium_precision(name):
+    words = Tokenizer.train(["a b c d e f g"], kind="words", size=20)
+    translator = Translator(build(name, "micro", len(words)), words, {})
+    for beam_size in (1, 2):
+        assert len(translator.translate(["a b c", "d"], beam_size, precision="medium")) == 2
 
 
 def test_what_cannot_be_translated_is_named(trained):
     translator = trained[0]
     assert translator.source_row("jack saw jill") == translator.tokenizer.encode("jack saw jill") + [translator.tokenizer.eos_id]
-    for sentence, what in ((" ", "empty"), ("cow " * 600, "601 tokens"), ("\udc80", "the sentence")):
+    for sentence, what in ((" ", "empty"), ("\x1f\u2003", "empty"), ("cow " * 600, "601 tokens"), ("\udc80", "the sentence"), (3, "string")):
         with pytest.raises(ValueError, match=what):
             translator.source_row(sentence)
     with pytest.raises(ValueError, match="sentence 2 is empty"):
         translator.translate(["jack saw jill", ""])
     with pytest.raises(ValueError, match="list of sentences"):
         translator.translate("jack saw jill")
+    for wrong in ({"beam_size": 0}, {"beam_size": 1.5}, {"precision": "high"}, {"length_penalty": -1.0}, {"batch_tokens": 0}):
+        (name, value), = wrong.items()
+        with pytest.raises(ValueError, match=f"{name}={value!r}"):
+            translator.translate(["jack"], **wrong)
+        with pytest.raises(ValueError, match=f"{name}={value!r}"):
+            SearchOptions(**wrong)
+
+
+def test_of_two_runs_in_one_folder_one_is_refused(tmp_path, corpus):
+    folder, job = tmp_path / "run", Job("micro-hindi", "en-hi", "transformer", "micro", 1)
+    with held(folder, job):
+        with pytest.raises(ValueError, match="in use by process"):
+            Translator.train(corpus, preset="micro", steps=1, device="cpu", folder=folder, progress=False)
+        assert [path.name for path in folder.iterdir()] == ["run.lock"]
+    assert not folder.exists()
 
 
 def test_attention_is_the_models_own_for_each_pair(trained, corpus):
@@ -104,15 +200,17 @@ def test_links_are_read_off_the_attention(trained, corpus):
 def test_the_chosen_head_is_the_best_there_is(trained, corpus):
     translator, gold = trained[0], [pair.links for pair in corpus["valid"]]
     error = lambda layer, head: alignment_error_rate(translator.links(corpus["valid"], layer, head), gold)
-    best = min(error(layer, head) for layer in range(2) for head in (None, 0, 1, 2, 3))
-    assert error(*choose_head(translator, corpus["valid"])) == best == error(*translator.config["alignment"])
+    places = [(layer, head) for layer in range(2) for head in (None, 0, 1, 2, 3)]
+    assert attention_places(translator.model) == [(None, None), *places]
+    chosen = choose_head(translator.model, translator.tokenizer, corpus["valid"])
+    assert error(*chosen) == min(error(*place) for place in places) == error(*translator.config["alignment"])
 
 
 def test_a_model_without_attention_says_so(corpus):
     translator = Translator.train(corpus, model="seq2seq", preset="micro", steps=8, device="cpu", progress=False)
     with pytest.raises(ValueError, match="no attention"):
         translator.attention(corpus["test"])
-    assert choose_head(translator, corpus["test"]) == [None, None]
+    assert choose_head(translator.model, translator.tokenizer, corpus["test"]) == (None, None)
     assert translator.evaluate(corpus["test"], beam_size=1).aer is None
 
 
