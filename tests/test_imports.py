@@ -9,25 +9,29 @@ import pytest
 
 PACKAGE = "transformer_course"
 TOOLS = {
-    "text",
+    "batching",
+    "checking",
+    "checkpoints",
     "corpora",
+    "course",
+    "files",
+    "functional",
     "micro_hindi",
     "micro_reviews",
     "paradigms",
     "plots",
-    "scoring",
-    "functional",
-    "records",
-    "batching",
-    "files",
-    "checkpoints",
-    "training",
     "protocols",
+    "records",
+    "scoring",
     "search",
-    "checking",
-    "course",
+    "text",
+    "training",
 }
-TOP = {"recipe", "translation", "cli"}
+TOP = {
+    "cli",
+    "recipe",
+    "translation",
+}
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")
 MODULES = sorted(p.stem for p in notebooks.LIB.glob("*.py") if not p.stem.startswith("_"))
