@@ -80,8 +80,8 @@ def facts() -> str:
 
 # Where everything stands
 
-WIDTH, HEIGHT, GAP, LANE = 2.05, 0.92, 0.2, 0.05      # inches: a box, the space between boxes, the space of a passing line
-ROW, BETWEEN, IN_A_ROW = 1.26, 0.42, 5                 # inches from row to row, more between bands; boxes in a row
+WIDTH, HEIGHT, GAP, LANE = 2.2, 1.0, 0.2, 0.05      # inches: a box, the space between boxes, the space of a passing line
+ROW, BETWEEN, IN_A_ROW = 1.32, 0.42, 5                 # inches from row to row, more between bands; boxes in a row
 PULL = 0.15                                            # towards the middle of the picture, in weights of a line
 
 
@@ -367,9 +367,9 @@ def _draw_box(ax, spot: Spot, top: float, colours: dict[str, str]) -> None:
     ax.add_patch(FancyBboxPatch((x, top - HEIGHT), WIDTH, HEIGHT, facecolor="white", edgecolor="#B8BEC4", linewidth=0.8,
                                 boxstyle="round,pad=0,rounding_size=0.05", zorder=4))
     ax.add_patch(Rectangle((x, top - HEIGHT + 0.03), 0.055, HEIGHT - 0.06, facecolor=colours[spot.module], zorder=5))
-    ax.text(x + 0.13, top - 0.08, spot.module, size=9.5, weight="bold", va="top", zorder=6)
-    lines = wrapped(purpose(spot.module), WIDTH - 0.24, 8, 4)
-    ax.text(x + 0.13, top - 0.285, "\n".join(lines), size=8, color="#333333", va="top", linespacing=1.12, zorder=6)
+    ax.text(x + 0.13, top - 0.08, spot.module, size=10.5, weight="bold", va="top", zorder=6)
+    lines = wrapped(purpose(spot.module), WIDTH - 0.24, 8.8, 4)
+    ax.text(x + 0.13, top - 0.3, "\n".join(lines), size=8.8, color="#333333", va="top", linespacing=1.12, zorder=6)
 
 
 def _draw_lines(ax, spot: Spot, tops: list[float], colours: dict[str, str]) -> None:
