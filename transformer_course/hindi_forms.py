@@ -149,4 +149,5 @@ def paradigm(verb: str) -> dict[tuple, str]:
     """The one-word finite forms of a Hindi verb, given in English, by (form, person, gender, number)."""
     if verb not in VERBS:
         raise ValueError(f"verb {verb!r} is none of {', '.join(VERBS)}")
-    return {key: (PARTICLE[verb] + " " if verb in PARTICLE else "") + form for key, form in forms(VERBS[verb].stem).items()}
+    before = PARTICLE[verb] + " " if verb in PARTICLE else ""
+    return {key: before + form for key, form in forms(VERBS[verb].stem).items()}

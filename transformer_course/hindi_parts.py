@@ -27,8 +27,9 @@ def chance(rng: Random, p: float) -> bool:
     """True with probability p."""
     return rng.random() < p
 
-KINDS = {kind: [n for n in NOUNS.values() if n.kind == kind] for kind in dict.fromkeys(n.kind for n in NOUNS.values())}
-FITTING = {kind: [a for a, row in ADJECTIVES.items() if kind in row[1:]] + (["old"] if kind in LIVING else []) for kind in KINDS}
+KINDS = {noun.kind: [n for n in NOUNS.values() if n.kind == noun.kind] for noun in NOUNS.values()}
+FITTING = {kind: [a for a, row in ADJECTIVES.items() if kind in row[1:]] + ["old"] * (kind in LIVING)
+           for kind in KINDS}
 
 def some_noun(rng: Random, kinds, but: str = "") -> Noun:
     """A noun of one of the kinds, other than `but`."""
@@ -139,7 +140,9 @@ def some_clause(
     adjuncts: float = 0.35, # chance of a place, and of a time
 ) -> Clause:
     """A clause about a subject."""
-    chosen = VERBS[verb or ("fly" if subject.noun == "bird" and chance(rng, 0.3) else pick(rng, ACTS[kind_of(subject)]))]
+    if not (act := verb):
+        act = "fly" if subject.noun == "bird" and chance(rng, 0.3) else pick(rng, ACTS[kind_of(subject)])
+    chosen = VERBS[act]
     then = tense or pick(rng, TENSES)
     if not sayable(chosen, then, subject):
         if verb and tense:
@@ -148,7 +151,10 @@ def some_clause(
     obj = some_object(rng, chosen, subject, bare=chosen.english in GIVING) if chosen.objects else None
     recipient = some_recipient(rng, subject) if chosen.english in GIVING else None
     rooted = chosen.english in ("live", "sit")
-    where = some_goal(rng) if chosen.english in MOVING else some_place(rng) if rooted or chance(rng, adjuncts) else None
+    if chosen.english in MOVING:
+        where = some_goal(rng)
+    else:
+        where = some_place(rng) if rooted or chance(rng, adjuncts) else None
     when = some_time(rng, then) if chance(rng, adjuncts) else None
     often = pick(rng, OFTEN) if not when and then in ("present", "past") and chance(rng, adjuncts / 3) else ()
     return Clause(chosen, then, subject, obj, recipient, None, where, when, bool(when) and chance(rng, 0.2), often,

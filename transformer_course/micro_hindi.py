@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CELLS', 'SPEAKERS', 'HELD_OUT', 'MIXTURE', 'LONGEST', 'gloss', 'held_out_words', 'some_person', 'composed', 'swapped',
-           'lengthy', 'some_distance', 'some_sentence', 'fits', 'safe', 'draw', 'role_pairs', 'lured', 'distances',
-           'generate', 'describe', 'running_text', 'focus_right']
+           'lengthy', 'some_distance', 'some_sentence', 'lengths', 'fits', 'too_long', 'safe', 'draw', 'role_pairs',
+           'lured', 'distances', 'generate', 'describe', 'running_text', 'focus_right']
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-4
 from dataclasses import replace
@@ -96,9 +96,17 @@ def some_sentence(rng: Random) -> Sentence | None:
         x -= p
     return separated(rng, some_distance(rng)) if x < 0.15 else ambiguous(rng, some_distance(rng))
 
+def lengths(s: Sentence) -> tuple[int, int]:
+    """Words in English and in Hindi."""
+    return len(s.english.split()), len(s.hindi.split())
+
 def fits(s: Sentence) -> bool:
     """No longer than the longest sentences of train, and nothing decided from more than 20 words away."""
-    return s.tags["distance"] <= 20 and len(s.english.split()) <= LONGEST[0] and len(s.hindi.split()) <= LONGEST[1]
+    return s.tags["distance"] <= 20 and all(n <= most for n, most in zip(lengths(s), LONGEST))
+
+def too_long(s: Sentence) -> bool:
+    """Longer than the longest sentences of train on both sides, and 40 English words at most."""
+    return all(n > most for n, most in zip(lengths(s), LONGEST)) and lengths(s)[0] <= 40
 
 def safe(s: Sentence) -> bool:
     """Has no held-out verb form."""
@@ -139,7 +147,8 @@ def lured(s: Sentence) -> bool:
 def distances(rng: Random, n: int, accept, taken: set) -> list[Sentence]:
     """n sentences for each kind and each distance from 0 to 20."""
     found = []
-    for kind, make in (("subject", lambda d: separated(rng, d, visible=True)), ("ambiguous", lambda d: ambiguous(rng, d))):
+    makers = {"subject": lambda d: separated(rng, d, visible=True), "ambiguous": lambda d: ambiguous(rng, d)}
+    for kind, make in makers.items():
         shelves = [[] for d in range(21)]
         while any(len(shelf) < n for shelf in shelves):
             s = make(min(range(21), key=lambda d: len(shelves[d])))
@@ -156,27 +165,29 @@ def generate(seed: int = 1) -> dict[str, list[Sentence]]:
     roles = role_pairs(rng, 150, taken)
     train = draw(rng, 8000, some_sentence, lambda s: safe(s) and fits(s), taken)
     known = {w for s in train for w in s.hindi.split() + s.english.split()}
-    met = lambda s: known.issuperset(s.hindi.split()) and known.issuperset(s.english.split())
-    pieces = {w for s in train for w in segment(s.hindi).split()}
+    met = lambda s: known.issuperset(s.hindi.split() + s.english.split())
     valid, test = (draw(rng, n, some_sentence, lambda s: fits(s) and met(s), taken) for n in (500, 1000))
-    longer = lambda s: met(s) and len(s.english.split()) > LONGEST[0] and LONGEST[1] < len(s.hindi.split()) and len(s.english.split()) <= 40
-    length = draw(rng, 300, lengthy, longer, taken)
+    length = draw(rng, 300, lengthy, lambda s: met(s) and too_long(s), taken)
     distance = distances(rng, 24, lambda s: fits(s) and met(s), taken)
-    composition = [s for cell in CELLS for s in draw(rng, 20, lambda r: composed(r, cell), lambda s: fits(s) and not safe(s) and pieces.issuperset(segment(s.hindi).split()), taken)]
-    return {"train": train, "valid": valid, "test": test, "length": length, "distance": distance, "roles": roles, "composition": composition}
+    pieces = {w for s in train for w in segment(s.hindi).split()}
+    new = lambda s: fits(s) and not safe(s) and pieces.issuperset(segment(s.hindi).split())
+    composition = [s for cell in CELLS for s in draw(rng, 20, lambda r: composed(r, cell), new, taken)]
+    return {"train": train, "valid": valid, "test": test, "length": length, "distance": distance, "roles": roles,
+            "composition": composition}
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-24
 def describe(splits: dict[str, list[Sentence]]) -> dict:
     """Counts: templates, lemmas, word types, and for each split its sentences and mean lengths in words."""
-    mean = lambda texts: round(sum(len(t.split()) for t in texts) / len(texts), 1)
+    mean = lambda counts: round(sum(counts) / len(counts), 1)
     everything = [s for sentences in splits.values() for s in sentences]
     return {
         "templates": sorted({s.tags["template"] for s in everything}),
-        "lemmas": {"nouns": len(NOUNS) + len(AMBIGUOUS), "names": len(NAMES) + len(TOWNS), "verbs": len(VERBS) + 1,
-                   "adjectives": len(ADJECTIVES), "pronouns": len(PRONOUNS)},
-        "words": {side: len({w for s in splits["train"] for w in getattr(s, side).split()}) for side in ("english", "hindi")},
+        "lemmas": {"nouns": len(NOUNS) + len(AMBIGUOUS), "names": len(NAMES) + len(TOWNS),
+                   "verbs": len(VERBS) + 1, "adjectives": len(ADJECTIVES), "pronouns": len(PRONOUNS)},
+        "words": {side: len({w for s in splits["train"] for w in getattr(s, side).split()})
+                  for side in ("english", "hindi")},
         "pieces": len({w for s in splits["train"] for w in segment(s.hindi).split()}),
-        "splits": {k: (len(v), mean([s.english for s in v]), mean([s.hindi for s in v])) for k, v in splits.items()},
+        "splits": {k: (len(v), *map(mean, zip(*map(lengths, v)))) for k, v in splits.items()},
     }
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-28
@@ -197,10 +208,13 @@ def focus_right(
     """
     words, tags = translation.split(), pair.tags
     if tags.get("kind") == "ambiguous":
-        senses = next(senses for senses in AMBIGUOUS.values() if tags["sense"] in {sense.hindi for sense in senses})
-        return {sense.hindi for sense in senses if {sense.hindi, sense.hindi.removesuffix("aa") + "e"} & set(words)} == {tags["sense"]}
+        known = ([sense.hindi for sense in senses] for senses in AMBIGUOUS.values())
+        senses = next(senses for senses in known if tags["sense"] in senses)
+        said = [sense for sense in senses if {sense, sense.removesuffix("aa") + "e"} & set(words)]
+        return said == [tags["sense"]]
     if tags.get("kind") != "subject":
-        raise ValueError(f"only sentences of the split 'distance' have a focus to judge, not one of kind {tags.get('kind')!r}")
+        raise ValueError("only sentences of the split 'distance' have a focus to judge, "
+                         f"not one of kind {tags.get('kind')!r}")
     target = (pair.target if hasattr(pair, "target") else pair.hindi).split()
     verb = [target[j] for j in tags["focus"]]
     return words[-len(verb):] == verb
