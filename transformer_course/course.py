@@ -28,7 +28,7 @@ from .exercise_notebooks import (Exercise, all_exercises, author_notebooks, read
 from .progress_file import FOLDER_MARK, course_folder, note
 from .reports import Report
 from .safe_calls import TooLong, safely
-from .training import write_atomically
+from .files import write_atomically
 
 # %% ../nbs/90a_course.ipynb #cell-6
 def lessons() -> dict[str, bytes]:

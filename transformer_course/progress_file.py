@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .exercise_notebooks import all_exercises
 from .reports import MARKS, Progress, Report
-from .training import write_atomically
+from .files import write_atomically
 
 # %% ../nbs/90g_progress_file.ipynb #cell-6
 FOLDER_MARK, PROGRESS = "course.json", "progress.json"
