@@ -344,10 +344,20 @@ def _tops(rows: list[list[Spot]]) -> list[float]:
 
 
 def _colours(rows: list[list[Spot]], palette: list[str]) -> dict[str, str]:
-    "A colour for each module's lines, in turns; grey for a module that no other imports."
-    boxes = [spot for row in rows for spot in row if spot.box]
-    used = [spot.module for spot in boxes if spot.below]
-    return {spot.module: "#999999" for spot in boxes} | {m: palette[i % len(palette)] for i, m in enumerate(used)}
+    "A colour for each module's lines, seldom that of a neighbour; grey for a module that no other imports."
+    beside = Counter(pair for row in rows for i, spot in enumerate(row) for other in row[max(i - 3, 0):i]
+                     for pair in ((spot.module, other.module), (other.module, spot.module)))
+    beside += Counter(pair for row in rows for spot in row for one in spot.above for other in spot.above
+                      if one is not other for pair in ((one.module, other.module),))
+    colours = {}
+    for module in (spot.module for row in rows for spot in row if spot.box):
+        clash = Counter()
+        for other, colour in colours.items():
+            clash[colour] += beside[module, other]
+        used = Counter(colours.values())
+        colours[module] = min(palette, key=lambda c: (clash[c], used[c], palette.index(c)))
+    unused = {spot.module for row in rows for spot in row if spot.box and not spot.below}
+    return colours | dict.fromkeys(unused, "#999999")
 
 
 def _draw_bands(ax, rows: list[list[Spot]], tops: list[float], left: float, right: float) -> None:

@@ -26,6 +26,7 @@ TOOLS = {
     "hindi_templates",
     "micro_hindi",
     "micro_reviews",
+    "pacing",
     "paradigms",
     "plots",
     "progress_file",
