@@ -444,6 +444,6 @@ def check() -> list[str]:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["check"]:
-        raise SystemExit("\n".join(check()))
+        raise SystemExit("\n".join(check()) or 0)
     write()
     print(f"wrote {PICTURE.relative_to(notebooks.ROOT)} and the table in {PROSE.name}")
