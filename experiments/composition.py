@@ -15,7 +15,8 @@ import torch
 from records import RESULTS, facts, write
 
 from transformer_course.corpora import load
-from transformer_course.micro_hindi import HELD_OUT, segment, unsegment
+from transformer_course.hindi_forms import segment, unsegment
+from transformer_course.micro_hindi import HELD_OUT
 from transformer_course.presets import PRESETS
 from transformer_course.scoring import exact_match
 from transformer_course.text import Tokenizer

@@ -9,7 +9,8 @@ import argparse
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from transformer_course.checking import all_exercises, prove
+from transformer_course.diagnosis import prove
+from transformer_course.exercise_notebooks import all_exercises
 
 LEAST = 4      # mistakes of an exercise, on average
 

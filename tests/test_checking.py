@@ -13,11 +13,25 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from transformer_course import checking, course
-from transformer_course.checking import Report, all_exercises, check, diagnose, difference, hint, note, progress, read_progress, solution
+from transformer_course import checking, course, diagnosis, exercise_notebooks, progress_file, reports, safe_calls
+from transformer_course.checking import check, hint, progress, solution
 from transformer_course.cli import main
+from transformer_course.comparison import difference
+from transformer_course.diagnosis import diagnose
+from transformer_course.exercise_notebooks import all_exercises, prepared
+from transformer_course.progress_file import note, read_progress
+from transformer_course.reports import Report
 
 EXERCISES = list(all_exercises().values())
+
+
+def started(folder, keep):
+    """A course's folder with the exercises of a few lessons only."""
+    course.start(folder)
+    for path in (folder / "exercises").glob("*.ipynb"):
+        if not path.name.startswith(keep):
+            path.unlink()
+    return folder
 
 
 class Evil:
@@ -73,7 +87,7 @@ def test_a_function_that_raises_keyboard_interrupt_is_an_error_and_a_named_folde
     for place in (tmp_path / "here" / "anna", tmp_path / "here" / "typo"):
         with pytest.raises(FileNotFoundError, match="no course folder"):
             course.check_folder(place)
-    assert checking.course_folder(tmp_path / "here" / "exercises") == tmp_path / "here"
+    assert progress_file.course_folder(tmp_path / "here" / "exercises") == tmp_path / "here"
 
 
 def test_a_folder_that_cannot_be_written_loses_no_answer(tmp_path, capsys):
@@ -84,11 +98,7 @@ def test_a_folder_that_cannot_be_written_loses_no_answer(tmp_path, capsys):
 
 
 def test_a_folder_of_odd_files_is_checked_all_the_same(tmp_path):
-    course.start(tmp_path / "here")
-    exercises = tmp_path / "here" / "exercises"
-    for path in exercises.glob("*.ipynb"):
-        if not path.name.startswith(("20", "21")):
-            path.unlink()
+    exercises = started(tmp_path / "here", keep=("20", "21")) / "exercises"
     odd = exercises / "21_positions_exercises.ipynb"
     odd.unlink()
     odd.mkdir()
@@ -116,8 +126,8 @@ def test_a_first_start_that_was_stopped_can_be_started_again(tmp_path, monkeypat
 
 
 def test_an_endless_loop_leaves_no_thread_and_the_notebook_alive(monkeypatch):
-    ready = checking._ready(all_exercises()["mended_mask"])
-    monkeypatch.setattr(checking, "_ready", lambda exercise: checking.Ready(**{**vars(ready), "seconds": 0.2}))
+    ready = prepared(all_exercises()["mended_mask"])
+    monkeypatch.setattr(diagnosis, "prepared", lambda exercise: exercise_notebooks.Ready(**{**vars(ready), "seconds": 0.2}))
     before, began = threading.active_count(), time.monotonic()
 
     def endless(*args):
@@ -130,8 +140,8 @@ def test_an_endless_loop_leaves_no_thread_and_the_notebook_alive(monkeypatch):
 
 
 def test_a_loop_that_catches_everything_is_reported_as_still_running(monkeypatch):
-    ready = checking._ready(all_exercises()["mended_mask"])
-    monkeypatch.setattr(checking, "_ready", lambda exercise: checking.Ready(**{**vars(ready), "seconds": 0.2}))
+    ready = prepared(all_exercises()["mended_mask"])
+    monkeypatch.setattr(diagnosis, "prepared", lambda exercise: exercise_notebooks.Ready(**{**vars(ready), "seconds": 0.2}))
     over = threading.Event()
 
     def stuck(*args):
@@ -149,14 +159,14 @@ def test_a_loop_that_catches_everything_is_reported_as_still_running(monkeypatch
         report = diagnose(stuck, all_exercises()["mended_mask"])
         assert report.status == "error" and "endless" in report.reason and "\n" not in report.reason
         assert report.lines()[-1].strip() == "a call could not be stopped and is still running: restart the kernel"
-        assert "restart the kernel" in report._repr_html_() and checking.still_running()
+        assert "restart the kernel" in report._repr_html_() and safe_calls.still_running()
         assert diagnose(lambda *args: None, all_exercises()["mended_mask"]).running, "a later check says so, too"
     finally:
         over.set()
         for thread in threading.enumerate():
-            if thread.name == checking.STUCK:
+            if thread.name == safe_calls.STUCK:
                 thread.join(10)
-    assert not checking.still_running() and not diagnose(lambda *args: None, all_exercises()["mended_mask"]).running
+    assert not safe_calls.still_running() and not diagnose(lambda *args: None, all_exercises()["mended_mask"]).running
 
 
 def clock_by_index(positions, d_model, **where):
@@ -199,7 +209,7 @@ def test_a_result_left_on_the_cpu_is_noticed_though_nothing_fails():
     exercise = all_exercises()["scaled_attention"]
 
     def forgetful(query, key, value, mask=None):
-        output, weights = checking._ready(exercise).solution(query, key, value, mask)
+        output, weights = prepared(exercise).solution(query, key, value, mask)
         return (torch.zeros(output.shape, dtype=output.dtype), weights) if output.device.type == "meta" else (output, weights)
 
     assert "whatever the device of its arguments" in diagnose(forgetful, exercise).reason
@@ -211,7 +221,7 @@ def test_letters_are_read_kindly(name, right, wrong):
     for form in ("{}", " {} ", "({})", "{})", "{}.", "**{}**"):
         for letter in (right.lower(), right.upper()):
             assert diagnose(lambda: form.format(letter), exercise).status == "passed"
-        (told,) = [message for message, source in checking._ready(exercise).mistakes.items() if f'return "{wrong}"' in source]
+        (told,) = [message for message, source in prepared(exercise).mistakes.items() if f'return "{wrong}"' in source]
         assert diagnose(lambda: form.format(wrong.swapcase()), exercise).reason == told
     for answer in ("", "7", "ab", "the second", 2, ["b"], torch.ones(2), {"b"}):
         report = diagnose(lambda: answer, exercise)
@@ -231,7 +241,7 @@ def test_a_number_is_too_small_or_too_large():
 @pytest.mark.parametrize("name", ["smoothed_loss", "log_prob_with_teacher"])
 def test_a_loss_that_nothing_can_be_learned_from_is_noticed(name):
     exercise = all_exercises()[name]
-    right = checking._ready(exercise).solution
+    right = prepared(exercise).solution
 
     def without_grad(*args):
         with torch.no_grad():
@@ -252,7 +262,7 @@ def test_a_gradient_that_is_lost_in_part_is_noticed():
 
 def test_exchanged_biases_of_a_gru_are_named():
     exercise = all_exercises()["gru_step"]
-    right = checking._ready(exercise).solution
+    right = prepared(exercise).solution
     exchanged = diagnose(lambda x, h, W, U, b, b2: right(x, h, W, U, b2, b), exercise)
     assert exchanged.status == "wrong" and exchanged.reason.startswith("b and b2 are exchanged")
     unlisted = diagnose(lambda x, h, W, U, b, b2: right(x, h, W, U, b2, b), exercise, listed=False)
@@ -265,7 +275,7 @@ def test_the_generators_of_cuda_are_put_back_too_once_it_is_in_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for in_use in (False, True):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
-        with checking.undisturbed():
+        with safe_calls.undisturbed():
             pass
     assert forked == [[], [0, 1]]
 
@@ -275,7 +285,7 @@ def test_a_check_leaves_the_numbers_of_a_gpu_alone():
     torch.cuda.manual_seed(3)
     expected = torch.rand(4, device="cuda")
     torch.cuda.manual_seed(3)
-    with checking.undisturbed():
+    with safe_calls.undisturbed():
         torch.rand(4, device="cuda")
     assert torch.equal(torch.rand(4, device="cuda"), expected)
 
@@ -333,7 +343,7 @@ def test_progress_is_whole_or_put_aside(tmp_path, capsys):
     note([report()], folder / "exercises")
     assert read_progress(folder)["scaled_attention"]["status"] == "passed"
     assert repr(progress(folder)).splitlines()[-1].startswith("1 of ") and "<table>" in progress(folder)._repr_html_()
-    assert all(f"{mark}</span> {status}" in progress(folder)._repr_html_() for status, mark in checking.MARKS.items()), "the marks are explained"
+    assert all(f"{mark}</span> {status}" in progress(folder)._repr_html_() for status, mark in reports.MARKS.items()), "the marks are explained"
     for damage in (b"", b"{", b"[]", b'{"exercises": {"a": 1}}', b"\xff\xfe", b'{"exercises": {"a": {"status": "passed"}}}'):
         (folder / "progress.json").write_bytes(damage)
         for asked in (read_progress, progress):
@@ -345,11 +355,7 @@ def test_progress_is_whole_or_put_aside(tmp_path, capsys):
 
 
 def test_damaged_progress_is_rebuilt_by_the_command(tmp_path, capsys):
-    folder = tmp_path / "here"
-    course.start(folder)
-    for path in (folder / "exercises").glob("*.ipynb"):
-        if not path.name.startswith("20"):
-            path.unlink()
+    folder = started(tmp_path / "here", keep=("20",))
     (folder / "progress.json").write_bytes(b"{")
     with pytest.raises(SystemExit) as ended:
         main(["progress", str(folder)])
@@ -366,26 +372,26 @@ def test_many_checks_at_once_leave_a_whole_file(tmp_path):
 
 
 def test_two_of_one_name_and_missing_parts_are_refused(monkeypatch):
-    notebook = checking.author_notebooks()["20_attention"]
-    monkeypatch.setattr(checking, "author_notebooks", lambda: {"20_attention": notebook, "20_again": notebook})
+    notebook = exercise_notebooks.author_notebooks()["20_attention"]
+    monkeypatch.setattr(exercise_notebooks, "author_notebooks", lambda: {"20_attention": notebook, "20_again": notebook})
     with pytest.raises(ValueError, match="two exercises"):
-        checking.all_exercises.__wrapped__()
+        exercise_notebooks.all_exercises.__wrapped__()
     for tag, text in (("checks", "no cell with the tag 'checks'"), ("exercise", "checks without a heading")):
         cells = [cell for cell in notebook["cells"] if tag not in cell["metadata"].get("tags", [])]
         with pytest.raises(ValueError, match=text):
-            checking.read_exercises({"cells": cells}, "20_attention")
+            exercise_notebooks.read_exercises({"cells": cells}, "20_attention")
 
 
 @pytest.mark.parametrize("line", ["", "implement · 10 minutes · easy · lesson 20, section 1", "*implement · ten minutes · easy · lesson 20, section 1*",
                                   "*implement · 10 minutes · simple · lesson 20, section 1*", "*write · 10 minutes · easy · lesson 20, section 1*",
                                   "*implement · 10 minutes · easy*", "*implement, 10 minutes, easy, lesson 20, section 1*"])
 def test_a_wrong_line_of_facts_names_its_exercise(line):
-    notebook = copy.deepcopy(checking.author_notebooks()["20_attention"])
+    notebook = copy.deepcopy(exercise_notebooks.author_notebooks()["20_attention"])
     first = next(cell for cell in notebook["cells"] if "".join(cell["source"]).startswith("## 20.1"))
     lines = "".join(first["source"]).split("\n")
     first["source"] = "\n".join([*lines[:2], line, *lines[3:]])
     with pytest.raises(ValueError, match=r"20\.1 \(Scaled dot-product attention\)"):
-        checking.read_exercises(notebook, "20_attention")
+        exercise_notebooks.read_exercises(notebook, "20_attention")
 
 
 def test_exercises_know_their_kind_minutes_and_difficulty():
@@ -399,11 +405,7 @@ def test_the_proof_wants_four_mistakes_an_exercise_on_average():
 
 
 def test_json_gives_a_result_an_exercise(tmp_path, capsys):
-    folder = tmp_path / "here"
-    course.start(folder)
-    for path in (folder / "exercises").glob("*.ipynb"):
-        if not path.name.startswith("20"):
-            path.unlink()
+    folder = started(tmp_path / "here", keep=("20",))
     path = folder / "exercises" / "20_attention_exercises.ipynb"
     text = path.read_text(encoding="utf-8").replace('"    # YOUR CODE HERE\\n",\n    "    raise NotImplementedError()"', '"    return \\"a\\""')
     path.write_text(text, encoding="utf-8")

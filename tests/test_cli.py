@@ -270,7 +270,7 @@ def test_one_notebook_is_checked_wherever_it_lies(tmp_path, capsys):
 
 
 def test_a_notebook_in_a_course_folder_is_noted_and_a_strange_one_refused(tmp_path, capsys):
-    from transformer_course.checking import read_progress
+    from transformer_course.progress_file import read_progress
     here("start", tmp_path / "here", capsys=capsys)
     exercises = tmp_path / "here" / "exercises"
     here("check", exercises / "20_attention_exercises.ipynb", capsys=capsys)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from transformer_course import course
-from transformer_course.checking import all_exercises
+from transformer_course.exercise_notebooks import all_exercises
 
 
 def test_student_notebooks_run_and_nothing_counts_as_attempted(tmp_path):

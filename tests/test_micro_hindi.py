@@ -2,14 +2,16 @@
 import hashlib
 import time
 from collections import Counter
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_course import micro_hindi
+from transformer_course import hindi_forms, hindi_grammar, hindi_lexicon, hindi_parts, hindi_templates, micro_hindi
 
 SHA256 = "5aec513ce114385cddff26979d48eef6f401308e684874ec8f51cd55e5f1daea"
+TAGS_SHA256 = "589add3c9fad639c0abb6a8294d89ae6578bef701e1083fc92a96e0b5ecf598a"
 
 FEMININE = {"girl", "woman", "queen", "cat", "cow", "goat", "bird", "book", "letter", "story", "bread", "tea", "picture",
             "chair", "hat", "car", "window", "road", "river", "hindi", "english", "sita", "gita", "mira", "jill", "she"}
@@ -169,11 +171,11 @@ def test_the_same_english_always_has_the_same_hindi(splits):
 
 def test_composition_is_new_as_words_and_old_as_pieces(splits):
     words = {w for s in splits["train"] for w in s.hindi.split()}
-    pieces = {w for s in splits["train"] for w in micro_hindi.segment(s.hindi).split()}
+    pieces = {w for s in splits["train"] for w in hindi_forms.segment(s.hindi).split()}
     for s in splits["composition"]:
         new = set(s.hindi.split()) - words
         assert new & set(micro_hindi.HELD_OUT)
-        assert set(micro_hindi.segment(s.hindi).split()) <= pieces
+        assert set(hindi_forms.segment(s.hindi).split()) <= pieces
         assert set(s.tags["cells"]) & set(micro_hindi.CELLS)
     everywhere = {c for s in splits["train"] for c in s.tags["cells"]}
     assert not everywhere & set(micro_hindi.CELLS)
@@ -198,9 +200,9 @@ def test_distances_are_balanced_and_measured(splits):
             c = tags["clauses"][-1]
             assert c.controller == "subject" and tags["focus"] == c.words
         else:
-            assert words[tags["noun"]] in micro_hindi.AMBIGUOUS
+            assert words[tags["noun"]] in hindi_templates.AMBIGUOUS
             assert abs(tags["trigger"] - tags["noun"]) - 1 == tags["distance"]
-            senses = {x.hindi: x for x in micro_hindi.AMBIGUOUS[words[tags["noun"]]]}
+            senses = {x.hindi: x for x in hindi_templates.AMBIGUOUS[words[tags["noun"]]]}
             cues = {k: {w for v in x.verbs for w in (v, *other_forms(v))} | set(x.adjectives) for k, x in senses.items()}
             assert words[tags["trigger"]] in cues[tags["sense"]]
             assert not any(words[tags["trigger"]] in cue for k, cue in cues.items() if k != tags["sense"])
@@ -209,7 +211,7 @@ def test_distances_are_balanced_and_measured(splits):
 
 
 def other_forms(verb):
-    v = micro_hindi.VERBS[verb]
+    v = hindi_lexicon.VERBS[verb]
     return v.third, v.past, v.ing
 
 
@@ -222,6 +224,8 @@ def test_length_is_longer_than_anything_in_train(splits):
 def test_it_is_the_same_corpus_everywhere(splits):
     text = "\n".join(f"{name}\t{s.english}\t{s.hindi}\t{sorted(s.links)}" for name, sentences in splits.items() for s in sentences)
     assert hashlib.sha256(text.encode()).hexdigest() == SHA256
+    tags = "\n".join(f"{name}\t{s.tags!r}" for name, sentences in splits.items() for s in sentences)
+    assert hashlib.sha256(tags.encode()).hexdigest() == TAGS_SHA256
 
 
 def test_generating_is_quick():
@@ -233,21 +237,21 @@ def test_generating_is_quick():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_segmenting_loses_nothing(seed):
-    s = micro_hindi.assemble("simple", [micro_hindi.some_clause(micro_hindi.Random(seed), micro_hindi.some_subject(micro_hindi.Random(seed + 1)))])
-    assert micro_hindi.unsegment(micro_hindi.segment(s.hindi)) == s.hindi
+    s = hindi_grammar.assemble("simple", [hindi_parts.some_clause(Random(seed), hindi_parts.some_subject(Random(seed + 1)))])
+    assert hindi_forms.unsegment(hindi_forms.segment(s.hindi)) == s.hindi
     assert [hindi for hindi, _ in micro_hindi.gloss(s)] == s.hindi.split()
 
 
 def test_helpers(splits):
     about = micro_hindi.describe(splits)
     assert about["splits"]["train"][0] == 8000 and about["lemmas"]["names"] == 11
-    assert micro_hindi.paradigm("cross")["perfective", "any", "f", "sg"] == "paar kii"
+    assert hindi_forms.paradigm("cross")["perfective", "any", "f", "sg"] == "paar kii"
     with pytest.raises(ValueError, match="verb 'yodel' is none of"):
-        micro_hindi.paradigm("yodel")
+        hindi_forms.paradigm("yodel")
     with pytest.raises(ValueError, match="tense 'aorist'"):
-        micro_hindi.conjugate("dekh", "aorist", 3, "m", False)
+        hindi_forms.conjugate("dekh", "aorist", 3, "m", False)
     with pytest.raises(ValueError, match="verb 'drink' with tense 'future'"):
-        micro_hindi.some_clause(micro_hindi.Random(1), micro_hindi.pronoun("you"), "drink", "future")
+        hindi_parts.some_clause(Random(1), hindi_grammar.pronoun("you"), "drink", "future")
     with pytest.raises(ValueError, match="n must be at least 1"):
         micro_hindi.running_text(1, 0)
     lines = micro_hindi.running_text(7, 400)

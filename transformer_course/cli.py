@@ -419,7 +419,7 @@ def lab(
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
     """Open JupyterLab in a folder to learn in."""
-    from transformer_course.checking import course_folder
+    from transformer_course.progress_file import course_folder
     found = course_folder(folder)
     if found is None:
         raise ValueError(f"{folder} is no course folder: make one with `transformer-course start FOLDER`")
@@ -434,7 +434,7 @@ def lab(
 # %% ../nbs/91_cli.ipynb #cell-33
 def _row(report) -> dict:
     "A report for `check --json`, with what is known of its exercise."
-    from transformer_course.checking import all_exercises
+    from transformer_course.exercise_notebooks import all_exercises
     exercise = all_exercises()[report.exercise]
     row = asdict(report) | {"title": exercise.title, "minutes": exercise.minutes, "difficulty": exercise.difficulty}
     del row["running"]                           # that is for a notebook: here the process has ended
@@ -463,7 +463,8 @@ def check(
 @app.command()
 def progress(folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path(".")) -> None:
     """Show which lessons and exercises are done."""
-    from transformer_course.checking import COLOURS, MARKS, PROGRESS, course_folder, progress as run
+    from transformer_course.progress_file import PROGRESS, course_folder, progress as run
+    from transformer_course.reports import COLOURS, MARKS
     from transformer_course.course import check_folder
     try:
         found = run(folder)

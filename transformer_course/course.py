@@ -22,8 +22,12 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from .checking import (FOLDER_MARK, Exercise, Report, TooLong, all_exercises, author_notebooks, course_folder,
-                                         diagnose, note, read_exercises, safely, without_calls, without_solution)
+from .diagnosis import diagnose
+from .exercise_notebooks import (Exercise, all_exercises, author_notebooks, read_exercises, without_calls,
+                                                   without_solution)
+from .progress_file import FOLDER_MARK, course_folder, note
+from .reports import Report
+from .safe_calls import TooLong, safely
 from .files import write_atomically
 
 # %% ../nbs/90a_course.ipynb #cell-6
@@ -166,8 +170,8 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
 # %% ../nbs/90a_course.ipynb #cell-15
 def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
     "`check_notebook` in a process of its own: whatever a notebook does, the others are checked."
-    program = ("import json, os, sys; from dataclasses import asdict; from transformer_course import checking, course; "
-               "path, lesson, out = sys.argv[1:]; exercises = [e for e in checking.all_exercises().values() if e.lesson == lesson]; "
+    program = ("import json, os, sys; from dataclasses import asdict; from transformer_course import course, exercise_notebooks; "
+               "path, lesson, out = sys.argv[1:]; exercises = [e for e in exercise_notebooks.all_exercises().values() if e.lesson == lesson]; "
                "os.chdir(os.path.dirname(path)); "         # only now: a learner's random.py must not stand before Python's own
                "found = [asdict(r) for r in course.check_notebook(path, exercises)]; "
                "open(out, 'w', encoding='utf-8').write(json.dumps(found))")
