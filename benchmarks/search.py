@@ -2,7 +2,7 @@
 
     python benchmarks/search.py [--rounds 20] [--device cpu]
 
-Choosing continuations: one step for 100 sentences over 8,000 words, with a beam of 5 (the ten best of 40,000 for each
+Choosing continuations: one step for 100 sentences over 8,000 words, with a beam of 5 (the six best of 40,000 for each
 sentence), and greedily (the best of 8,000); log_softmax and topk over everything, against the course's search.
 A whole beam search of a recurrent translator with random weights: all sentences together, one by one, and naively with
 a step for each hypothesis. A* with h = 0 and with a bound from a relaxed problem, on random tables.
@@ -16,7 +16,8 @@ import torch
 from torch.testing import assert_close
 
 from timing import interleaved, record, show, summary
-from transformer_course.search import _continuations, astar_search, beam_search
+from transformer_course.exact_search import astar_search
+from transformer_course.search import _fast_candidates, _log_probs, _plain_candidates, beam_search
 from transformer_course.seq2seq import Seq2Seq
 
 B, V = 100, 8000
@@ -24,17 +25,16 @@ SENTENCES, WORDS, BEAM, LONGEST = 30, 1000, 5, 15
 TABLES, TABLE_WORDS, TABLE_LONGEST = 60, 12, 10
 
 
-def flat(logits, scores, banned, count):
+def plain(logits, scores, banned, eos_id, count):
     """log_softmax of all logits, scores added, topk over the W V extensions of each sentence."""
-    logp = logits.float().log_softmax(-1).index_fill_(1, banned, -math.inf).view(*scores.shape, -1) + scores[..., None]
-    best, place = logp.flatten(1).topk(count)
-    return best, place // logits.shape[1], place % logits.shape[1]
+    return _plain_candidates(_log_probs(logits, banned), scores, eos_id, count)
 
 
-def flat_max(logits, scores, banned, count):
-    """For one live hypothesis and one continuation: log_softmax and a maximum."""
-    best, word = logits.float().log_softmax(-1).index_fill_(1, banned, -math.inf).max(-1, keepdim=True)
-    return best + scores, torch.zeros_like(word), word
+def plain_max(logits, scores, banned, eos_id, count):
+    """What greedy search does: log_softmax and the place of the maximum."""
+    logp = _log_probs(logits, banned)
+    word = logp.argmax(-1, keepdim=True)
+    return logp.gather(1, word) + scores, torch.zeros_like(word), word, scores + logp[:, eos_id, None]
 
 
 def naive_beam(model, src):
@@ -49,7 +49,8 @@ def naive_beam(model, src):
                 logp = logits[0].log_softmax(-1).index_fill(0, src.new_tensor([model.pad_id, model.bos_id]), -math.inf)
                 candidates += [([*words, word], score + more, after) for word, more in enumerate(logp.tolist())]
             candidates.sort(key=lambda candidate: -candidate[1])
-            finished += [pair for pair in candidates[:BEAM] if pair[0][-1] == model.eos_id]
+            may_end = candidates if t == LONGEST - 1 else candidates[:BEAM]       # in the last place no word can follow
+            finished += [pair for pair in may_end if pair[0][-1] == model.eos_id]
             live = [candidate for candidate in candidates[:2 * BEAM] if candidate[0][-1] != model.eos_id][:BEAM]
             if len(finished) >= BEAM:
                 break
@@ -136,16 +137,17 @@ def main() -> None:
         "B": B, "V": V, "whole search": {"sentences": SENTENCES, "words": WORDS, "beam": BEAM, "longest": LONGEST},
         "A*": {"tables": TABLES, "words": TABLE_WORDS, "longest": TABLE_LONGEST}}}
     torch.manual_seed(1)
-    banned = torch.tensor([0, 1], device=device)
-    for title, width, count in (("beam of 5", 5, 10), ("greedy", 1, 1)):
+    banned = torch.tensor([0, 1, 2], device=device)
+    for title, width, count in (("beam of 5", 5, 6), ("greedy", 1, 1)):
         logits = 3 * torch.randn(B * width, V, device=device)
         scores = -5 * torch.rand(B, width, device=device)
-        choices = {"log_softmax and topk": flat, "groups, then topk": _continuations}
+        choices = {"log_softmax and topk": plain, "groups, then topk": _fast_candidates}
         if width == count == 1:
-            choices["log_softmax and max"] = flat_max
+            choices["log_softmax and max"] = plain_max
+        arguments = logits, scores, banned, 2, count
         for choose in choices.values():
-            assert_close(choose(logits, scores, banned, count), flat(logits, scores, banned, count))
-        candidates = {name: (lambda choose=choose: choose(logits, scores, banned, count)) for name, choose in choices.items()}
+            assert_close(tuple(choose(*arguments)), tuple(plain(*arguments)))
+        candidates = {name: (lambda choose=choose: choose(*arguments)) for name, choose in choices.items()}
         with torch.inference_mode():
             rows = summary(interleaved(candidates, given.rounds, device), "log_softmax and topk")
         show(f"{title}, {B} sentences, {V:,} words", rows, "log_softmax and topk")

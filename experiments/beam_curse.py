@@ -17,7 +17,8 @@ from transformer_course.batching import PairBatches
 from transformer_course.corpora import load
 from transformer_course.records import reproducible
 from transformer_course.scoring import bleu, chrf, exact_match
-from transformer_course.search import astar_search, beam_search
+from transformer_course.exact_search import astar_search
+from transformer_course.search import beam_search
 from transformer_course.seq2seq import Seq2Seq
 from transformer_course.text import Tokenizer, pad
 from transformer_course.training import Settings, fit

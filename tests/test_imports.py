@@ -36,6 +36,7 @@ TOOLS = {
     "safe_calls",
     "scoring",
     "search",
+    "exact_search",
     "text",
     "training",
 }

@@ -1,7 +1,6 @@
 """Searches on random tables of every shape, against exhaustive enumeration and a search without batches or tensors."""
 import itertools
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,48 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from tables import RULES, Marked, Seen, Tables, exhaustive, norm_of, same, sources
 from transformer_course import search as search_module
-from transformer_course.search import Hypotheses, Proof, astar_search, beam_search, greedy_search, sample, viterbi
-
-
-@dataclass
-class Seen:
-    source: torch.Tensor   # (N,) which table
-    prefix: torch.Tensor   # (N,) the words so far, as a number in base V
-    length: int
-
-    def select(self, rows):
-        return Seen(self.source[rows], self.prefix[rows], self.length)
-
-
-class Tables:
-    """A translator with a row of logits for every prefix: `tables[t]` is (sources, V**t, V)."""
-
-    training = False
-
-    def __init__(self, sources, V, max_len, seed, ids=(0, 1, 2)):
-        draw = torch.Generator().manual_seed(seed)
-        self.tables = [2 * torch.randn(sources, V ** t, V, generator=draw) for t in range(max_len)]
-        self.pad_id, self.bos_id, self.eos_id = ids
-        self.V, self.rows = V, 0
-
-    def start(self, src):
-        return Seen(src[:, 0], torch.zeros_like(src[:, 0]), 0)
-
-    def step(self, state, token):
-        prefix = state.prefix * self.V + token if state.length else state.prefix
-        self.rows += len(token)
-        return self.tables[state.length][state.source, prefix], Seen(state.source, prefix, state.length + 1)
-
-    def logp(self, source, words):
-        index, total = 0, 0.0
-        for t, word in enumerate(words):
-            total += self.tables[t][source, index].double().log_softmax(-1)[word].item()
-            index = index * self.V + word
-        return total
-
-    def words(self):
-        return [w for w in range(self.V) if w not in (self.pad_id, self.bos_id, self.eos_id)]
+from transformer_course.search import ForcedBeginning, Hypotheses, beam_search, greedy_search, sample
 
 
 def naive_beam(model, source, K, max_len, min_len, norm, exact_stop=True):
@@ -59,28 +19,15 @@ def naive_beam(model, source, K, max_len, min_len, norm, exact_stop=True):
     for t in range(1, max_len + 1):
         options = [*model.words(), *([model.eos_id] if t >= min_len else [])]
         candidates = sorted(((model.logp(source, (*words, w)), (*words, w)) for words in live for w in options), reverse=True)
-        finished += [(s / norm(t), list(words)) for s, words in candidates[:K] if words[-1] == model.eos_id]
-        ranked = [(s, words) for s, words in candidates if words[-1] != model.eos_id][:K]
-        live = [words for s, words in ranked]
+        longer = [(s, words) for s, words in candidates if words[-1] != model.eos_id and s > -math.inf]
+        all_count = t == max_len or (exact_stop and len(longer) <= K)
+        may_end = candidates if all_count else candidates[:K]
+        finished += [(s / norm(t), list(words)) for s, words in may_end if words[-1] == model.eos_id and s > -math.inf]
+        live = [words for s, words in longer[:K]]
         if not exact_stop and len(finished) >= K:
             break
-    finished = finished or [(s / norm(max_len), list(words)) for s, words in ranked]
+    finished = finished or [(s / norm(max_len), list(words)) for s, words in longer[:K]]
     return [(words, score) for score, words in sorted(finished, reverse=True)[:K]]
-
-
-def exhaustive(model, source, max_len, norm):
-    found = [(model.logp(source, (*words, model.eos_id)) / norm(t), [*words, model.eos_id])
-             for t in range(1, max_len + 1) for words in itertools.product(model.words(), repeat=t - 1)]
-    return [(words, score) for score, words in sorted(found, reverse=True)]
-
-
-def norm_of(kind, penalty):
-    return lambda length: (length if kind == "length" else (5 + length) / 6) ** penalty
-
-
-def same(ours, theirs):
-    assert [words for words, score in ours] == [words for words, score in theirs]
-    assert_close([s for w, s in ours], [s for w, s in theirs], atol=1e-4, rtol=1e-4)
 
 
 class Tiring(Tables):
@@ -97,20 +44,16 @@ class Tiring(Tables):
         return logits, Seen(state.source, token, state.length + 1)
 
 
-def sources(n):
-    return torch.arange(n)[:, None].repeat(1, 3)
-
-
 problems = st.fixed_dictionaries(dict(
-    n=st.integers(1, 6), V=st.integers(4, 7), max_len=st.integers(1, 4), seed=st.integers(0, 10**6),
+    n=st.integers(1, 6), V=st.integers(4, 7), max_len=st.integers(1, 5), seed=st.integers(0, 10**6),
     ids=st.permutations([0, 1, 2, 3]).map(lambda ids: tuple(ids[:3]))))
-penalties = st.sampled_from([0.0, 0.3, 1.0, 2.0])
+penalties = st.sampled_from([0.0, 0.6, 1.0, 2.0])
 kinds = st.sampled_from(["length", "wu"])
 both_rules = pytest.mark.parametrize("exact_stop", [True, False], ids=["exact", "at K"])
 
 
 @both_rules
-@given(problem=problems, K=st.integers(1, 9), min_len=st.integers(0, 4), penalty=penalties, kind=kinds)
+@given(problem=problems, K=st.integers(1, 20), min_len=st.integers(0, 5), penalty=penalties, kind=kinds)
 def test_beam_is_the_naive_beam(exact_stop, problem, K, min_len, penalty, kind):
     n, max_len = problem.pop("n"), problem["max_len"]
     model, min_len = Tables(n, **problem), min(min_len, problem["max_len"])
@@ -119,7 +62,10 @@ def test_beam_is_the_naive_beam(exact_stop, problem, K, min_len, penalty, kind):
     for source, nbest in enumerate(found.nbest):
         same(nbest, naive_beam(model, source, K, max_len, min_len, norm_of(kind, penalty), exact_stop))
         assert all(len(words) >= min_len for words, score in nbest)
-        assert len({words[-1] == model.eos_id for words, score in nbest}) <= 1      # all finished, or none
+        assert all(words[-1] == model.eos_id for words, score in nbest)
+        best = nbest[0][0]
+        assert found.log_probs[source].item() == pytest.approx(model.logp(source, best), abs=1e-4)
+        assert found.scores[source].item() == pytest.approx(model.logp(source, best) / norm_of(kind, penalty)(len(best)), abs=1e-4)
 
 
 @both_rules
@@ -132,20 +78,63 @@ def test_a_beam_wide_enough_is_exhaustive(exact_stop, problem, penalty, kind):
         same(nbest, exhaustive(model, source, max_len, norm_of(kind, penalty)))
 
 
+@pytest.mark.parametrize("kind", ["length", "wu"])
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("V,max_len", [(5, 5), (4, 5), (6, 3), (5, 1)])
+def test_a_beam_that_holds_every_prefix_misses_nothing(V, max_len, penalty, kind):
+    """For all beams from the number of prefixes up, and all least lengths: the K best of all sentences."""
+    n = 3
+    model, prefixes = Tables(n, V, max_len, seed=V + max_len), (V - 3) ** (max_len - 1)
+    ranked = [exhaustive(model, source, max_len, norm_of(kind, penalty)) for source in range(n)]
+    for K, min_len in itertools.product(range(prefixes, prefixes + 10), range(max_len + 1)):
+        found = beam_search(model, sources(n), K, max_len, min_len, penalty, kind, exact_stop=True)
+        for pairs, nbest in zip(ranked, found.nbest):
+            same(nbest, [pair for pair in pairs if len(pair[0]) >= min_len][:K])
+
+
+@both_rules
+def test_in_the_last_place_every_end_counts(exact_stop):
+    """However unlikely: here a word is always e^9 times likelier than the end, and K words push it out of the first K."""
+    model = Tables(4, 8, 4, seed=3)
+    for table in model.tables:
+        table[..., 2] -= 9.0
+    for K in (1, 2, 3, 5):
+        for source, nbest in enumerate(beam_search(model, sources(4), K, 4, exact_stop=exact_stop).nbest):
+            same(nbest, naive_beam(model, source, K, 4, 0, norm_of("length", 1.0), exact_stop))
+            assert len(nbest) == K and all(len(words) == 4 and words[-1] == 2 for words, score in nbest)
+
+
+@both_rules
+def test_a_hypothesis_is_cut_only_where_none_can_end(exact_stop):
+    """Source 0 allows no end anywhere, source 1 only as third word, source 2 everywhere."""
+    model = Tables(3, 6, 4, seed=4)
+    for t, table in enumerate(model.tables):
+        table[:2 if t != 2 else 1, :, 2] = -math.inf
+    found = beam_search(model, sources(3), 3, 4, exact_stop=exact_stop)
+    for source, nbest in enumerate(found.nbest):
+        same(nbest, naive_beam(model, source, 3, 4, 0, norm_of("length", 1.0), exact_stop))
+    assert [{words[-1] == 2 for words, score in nbest} for nbest in found.nbest] == [{False}, {True}, {True}]
+    assert all(len(words) == 4 for words, score in found.nbest[0]) and all(len(words) == 3 for words, score in found.nbest[1])
+    assert_close(found.log_probs, torch.tensor([model.logp(s, nbest[0][0]) for s, nbest in enumerate(found.nbest)]))
+
+
 @given(problems, st.integers(0, 4), penalties)
 def test_greedy_is_a_beam_of_one(problem, min_len, penalty):
-    """Stopping at the first that has finished, whatever the penalty; stopping exactly, without one."""
+    """Stopping at the first that has finished, whatever the penalty; stopping exactly, without one. But what greedy
+    search cuts at max_len, a beam ends there."""
     n, max_len = problem.pop("n"), problem["max_len"]
     model, min_len = Tables(n, **problem), min(min_len, problem["max_len"])
     greedy = greedy_search(model, sources(n), max_len, min_len)
-    for alpha, exact_stop in ((penalty, False), (0.0, True)):
-        beam = beam_search(model, sources(n), 1, max_len, min_len, alpha, exact_stop=exact_stop)
-        assert torch.equal(greedy.tokens, beam.tokens)
-        lengths = torch.tensor([float(len(words)) for ((words, score),) in greedy.nbest])
-        assert_close(greedy.scores / lengths**alpha, beam.scores)
     for source, ((words, score),) in enumerate(greedy.nbest):
         assert words == naive_greedy(model, source, max_len, min_len)
         assert score == pytest.approx(model.logp(source, words), abs=1e-4)
+    assert_close(greedy.scores, greedy.log_probs)
+    for alpha, exact_stop in ((penalty, False), *([(0.0, True)] if problem["V"] > 4 else [])):     # more than one word
+        beam = beam_search(model, sources(n), 1, max_len, min_len, alpha, exact_stop=exact_stop)
+        for source, (((words, score),), ((theirs, their_score),)) in enumerate(zip(greedy.nbest, beam.nbest)):
+            assert theirs in (words, [*words[:-1], model.eos_id])
+            assert (words == theirs) == (words[-1] == model.eos_id)
+            assert their_score == pytest.approx(model.logp(source, theirs) / len(theirs) ** alpha, abs=1e-4)
 
 
 def naive_greedy(model, source, max_len, min_len):
@@ -194,10 +183,196 @@ def test_large_vocabularies_and_beams(V, K):
         pairs = logp[:, None] + model.tables[1][source].double().log_softmax(-1)     # (V, V)
         live = logp.clone().index_fill_(0, torch.tensor([0, 1, 2]), -math.inf).topk(min(K, V - 3)).indices
         ends = [(logp[2].item(), [2])] if (logp[3:] > logp[2]).sum() < K else []
-        ranked = pairs[live][:, 2:].flatten().sort(descending=True).values[:K]
-        ends += [(pairs[w, 2].item() / 2, [w, 2]) for w in live.tolist() if pairs[w, 2] >= ranked[-1]]
-        same(nbest, [(words, score) for score, words in sorted(ends, reverse=True)[:K]]
-             or [(nbest[i][0], ranked[i].item() / 2) for i in range(len(nbest))])
+        ends += [(pairs[w, 2].item() / 2, [w, 2]) for w in live.tolist()]
+        same(nbest, [(words, score) for score, words in sorted(ends, reverse=True)[:K]])
+
+
+@given(n=st.integers(1, 3), W=st.integers(1, 4), V=st.sampled_from([4, 20, 219, 1000, 1019, 4019]), seed=st.integers(0, 10**6),
+       wanted=st.sampled_from([1, 2, 5, 6, 20, 300]), short=st.booleans(), last=st.sampled_from([0.0, 5.0]))
+def test_fast_candidates_are_the_plain_ones(n, W, V, seed, wanted, short, last):
+    draw = torch.Generator().manual_seed(seed)
+    logits, scores = 2 * torch.randn(n * W, V, generator=draw), -5 * torch.rand(n, W, generator=draw)
+    logits[:, -3:] += last                                  # words that are in no group may win
+    banned, count = torch.tensor([0, 1, 2] if short else [0, 1]), min(wanted, W * V)
+    fast = search_module._fast_candidates(logits, scores, banned, 2, count)
+    plain = search_module._plain_candidates(search_module._log_probs(logits, banned), scores, 2, count)
+    assert_close(fast.best, plain.best)
+    assert_close(fast.ends, plain.ends)
+    possible = plain.best > -math.inf
+    assert torch.equal(fast.origin[possible], plain.origin[possible]) and torch.equal(fast.word[possible], plain.word[possible])
+    assert plain.best.shape == (n, count) and not (plain.word[possible][:, None] == torch.tensor([0, 1, 2])).any()
+    assert_close(plain.ends.flatten(), scores.flatten() + (-math.inf if short else logits.log_softmax(-1)[:, 2]))
+
+
+# Each sentence with its own limit, the first word, and functions that adjust
+
+searches = {"greedy": greedy_search, "beam": lambda m, s, L, **o: beam_search(m, s, 3, L, **o),
+            "exact": lambda m, s, L, **o: beam_search(m, s, 4, L, exact_stop=True, **o)}
+every_search = pytest.mark.parametrize("name", searches)
+
+
+@every_search
+@given(problem=problems, seed=st.integers(0, 10**6), endless=st.booleans(), pad_ends=st.booleans())
+def test_a_batch_with_limits_is_its_sentences(name, problem, seed, endless, pad_ends):
+    n, max_len = problem.pop("n"), problem["max_len"]
+    if pad_ends:
+        problem["ids"] = (2, 2, 2)
+    model, search = Tables(n, **problem), searches[name]
+    if endless:                                             # everything is cut
+        for table in model.tables:
+            table[..., model.eos_id] = -math.inf
+    limits = torch.randint(1, max_len + 1, (n,), generator=torch.Generator().manual_seed(seed))
+    together = search(model, sources(n), limits)
+    alone = [search(model, row[None], limit) for row, limit in zip(sources(n), limits.tolist())]
+    assert together.nbest == [one.nbest[0] for one in alone]
+    assert torch.equal(together.scores, torch.cat([one.scores for one in alone]))
+    assert torch.equal(together.log_probs, torch.cat([one.log_probs for one in alone]))
+    for row, one, limit in zip(together.tokens.tolist(), alone, limits.tolist()):
+        words = one.tokens[0].tolist()
+        assert row == words + [model.pad_id] * (len(row) - len(words)) and len(words) <= limit
+
+
+@every_search
+def test_when_we_look_changes_nothing_with_limits(name, monkeypatch):
+    model, limits = Tables(6, 6, 5, seed=2), torch.tensor([1, 5, 3, 2, 4, 3])
+    found = searches[name](model, sources(6), limits)
+    monkeypatch.setattr(search_module, "_time_to_look", lambda t, device: False)
+    late = searches[name](model, sources(6), limits)
+    assert late.nbest == found.nbest and torch.equal(late.tokens, found.tokens)
+
+
+@every_search
+def test_a_batch_with_limits_costs_what_its_sentences_cost(name):
+    """The hope of a live hypothesis follows its own sentence's limit; greedy rows stay until an eighth has ended."""
+    model, limits, rows = Tiring(6, 9, seed=3), torch.tensor([4, 30, 12, 7, 18, 25]), []
+    for src, limit in [(sources(6), limits), *zip(sources(6)[:, None], limits.tolist())]:
+        model.rows = 0
+        searches[name](model, src, limit)
+        rows.append(model.rows)
+    assert rows[0] == sum(rows[1:])
+
+
+def test_sampled_sentences_keep_their_limits():
+    limits = torch.tensor([1, 4, 2])
+    found = sample(Tables(3, 8, 4, seed=2), sources(3), limits, generator=torch.Generator().manual_seed(1))
+    assert all(len(nbest[0][0]) <= limit for nbest, limit in zip(found.nbest, limits.tolist()))
+
+
+@pytest.mark.parametrize("limits", [3.0, torch.tensor([3, 3, 3]), torch.tensor([[3, 3]]), torch.tensor([3.0, 3.0]), True])
+def test_bad_limits(limits):
+    for search in searches.values():
+        with pytest.raises(ValueError, match="max_len must be") as error:
+            search(Tables(2, 5, 3, seed=7), sources(2), limits)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="max_len=0"):
+        greedy_search(Tables(2, 5, 3, seed=7), sources(2), torch.tensor([3, 0]))
+
+
+@every_search
+def test_a_search_begins_with_what_the_model_says(name):
+    told, plain = Marked(9, 6, 4, seed=3), Tables(9, 6, 4, seed=3)
+    found, theirs = searches[name](told, sources(5), 4), searches[name](plain, sources(5) + 3, 4)
+    assert found.nbest == theirs.nbest and len({str(nbest) for nbest in found.nbest}) == 5
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_rules_against_all_sentences(name, penalty):
+    n, V, max_len = 5, 6, 5
+    model, (make, keeps) = Tables(n, V, max_len, seed=5), RULES[name]
+    for table in model.tables:
+        table[..., 3] += 2.0                                 # without a rule the word comes again and again
+        table[..., 2] -= 2.0
+    found = beam_search(model, sources(n), 81, max_len, 0, penalty, exact_stop=True, adjust=make(n))
+    for source, nbest in enumerate(found.nbest):
+        pairs = exhaustive(model, source, max_len, norm_of("length", penalty))
+        allowed = [pair for pair in pairs if keeps(source, pair[0])]
+        assert len(allowed) < len(pairs) or (name == "forced" and source % 3 == 0)
+        same(nbest, allowed[:81])
+
+
+class Remembered(Tables):
+    """A model in which some words are impossible: what a rule makes of it, spelled out for every prefix."""
+
+    def __init__(self, rule, n, V, max_len, seed):
+        super().__init__(n, V, max_len, seed)
+        for source, t in itertools.product(range(n), range(max_len)):
+            for words in itertools.product(range(V), repeat=t):
+                index = sum(word * V ** i for i, word in enumerate(reversed(words)))
+                logp = self.tables[t][source, index].log_softmax(-1)[None]
+                prefix = torch.tensor([words], dtype=torch.long)
+                self.tables[t][source, index] = rule(logp, prefix, torch.tensor([source]))[0]
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("search", [*searches, "sample"])
+def test_every_search_keeps_a_rule(name, search):
+    """Words, prefixes and sentences arrive as they should, after sentences have left the batch too."""
+    n, V, max_len = 5, 6, 4
+    model, (make, keeps) = Tables(n, V, max_len, seed=6), RULES[name]
+    rule = make(n)
+    spelled, limits = Remembered(rule, n, V, max_len, seed=6), torch.tensor([4, 2, 4, 3, 4])
+    if search == "sample":
+        for seed in range(20):
+            draw = lambda: torch.Generator().manual_seed(seed)
+            found = sample(model, sources(n), limits, generator=draw(), adjust=rule)
+            for source, nbest in enumerate(found.nbest):
+                assert keeps(source, nbest[0][0]) or limits[source] < 2
+                assert nbest[0][1] == pytest.approx(model.logp(source, nbest[0][0]), abs=1e-4)
+        return
+    found = searches[search](model, sources(n), limits, adjust=rule)
+    words = [[words for words, score in nbest] for nbest in found.nbest]
+    normalised = searches[search](Unnormalised(spelled), sources(n), limits)
+    assert words == [[words for words, score in nbest] for nbest in normalised.nbest]
+    assert_close(found.scores, normalised.scores)
+
+
+class Unnormalised(Tables):
+    """Gives log p that need not sum to one and must be taken as they are: the rest goes to padding, never written."""
+
+    def __init__(self, model):
+        self.__dict__.update(model.__dict__)
+
+    def step(self, state, token):
+        logp, state = super().step(state, token)
+        rest = 1 - logp.exp().sum(-1) + logp[:, self.pad_id].exp()
+        logp[:, self.pad_id] = rest.log()
+        return logp, state
+
+
+@every_search
+def test_an_adjustment_that_changes_nothing_changes_nothing(name):
+    model, given = Tables(6, 9, 5, seed=3), []
+    plain = searches[name](model, sources(6), 5)
+    same_again = searches[name](model, sources(6), 5, adjust=lambda logp, words, sentence: given.append((words, sentence)) or logp)
+    assert [[w for w, s in nbest] for nbest in plain.nbest] == [[w for w, s in nbest] for nbest in same_again.nbest]
+    assert_close(plain.scores, same_again.scores)
+    assert [words.shape[1] for words, sentence in given] == list(range(len(given)))
+    assert all(len(words) == len(sentence) and sentence.max() < 6 for words, sentence in given)
+
+
+@every_search
+def test_a_rule_that_allows_nothing(name):
+    found = searches[name](Tables(2, 6, 3, seed=3), sources(2), 3, adjust=lambda logp, *rest: torch.full_like(logp, -math.inf))
+    assert found.nbest == [[], []] and found.scores.tolist() == found.log_probs.tolist() == [-math.inf] * 2
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_leaves_its_arguments_alone(name):
+    logp, words, sentence = torch.randn(4, 7), torch.tensor([[3, 4, 3, 4]] * 4), torch.arange(4)
+    before = logp.clone()
+    after = RULES[name][0](4)(logp, words, sentence)
+    assert torch.equal(logp, before) and after.shape == (4, 7)
+
+
+def test_sampling_where_nothing_is_allowed():
+    found = sample(Tables(2, 6, 3, seed=3), sources(2), 3, adjust=lambda logp, *rest: torch.full_like(logp, -math.inf))
+    assert found.nbest == [[], []] and found.scores.tolist() == [-math.inf] * 2
+
+
+def test_a_beginning_longer_than_the_limit_is_cut():
+    found = beam_search(Tables(2, 7, 3, seed=3), sources(2), 3, torch.tensor([3, 2]), adjust=ForcedBeginning([[3, 4, 5, 6]] * 2))
+    assert [[words for words, score in nbest] for nbest in found.nbest] == [[[3, 4, 5]], [[3, 4]]]
 
 
 @both_rules
@@ -331,202 +506,6 @@ def test_a_broken_model_is_reported():
     model.tables[2][1] = math.nan
     model.tables[0][..., 2] = model.tables[1][..., 2] = -50.0
     for search in (lambda: beam_search(model, sources(3), 2, 4), lambda: beam_search(model, sources(3), 2, 4, exact_stop=True),
-                   lambda: greedy_search(model, sources(3), 4)):
+                   lambda: greedy_search(model, sources(3), 4), lambda: sample(model, sources(3), 4)):
         with pytest.raises(ValueError, match="NaN"):
             search()
-
-
-# A*: the exact best, with and without a heuristic
-
-def every_prefix(model, source, max_len):
-    return [words for t in range(max_len) for words in itertools.product(model.words(), repeat=t)]
-
-
-def perfect(model, n, max_len):
-    """For every sentence and prefix the best log p that its completions add, by looking at all of them."""
-    hopes = [{} for source in range(n)]
-    for source in range(n):
-        for words in reversed(every_prefix(model, source, max_len)):
-            here = model.logp(source, words)
-            ends = [model.logp(source, (*words, model.eos_id)) - here]
-            further = [model.logp(source, (*words, w)) - here + hopes[source][*words, w] for w in model.words() if len(words) + 1 < max_len]
-            hopes[source][words] = max(ends + further)
-    return hopes
-
-
-def bounds_by_last_word(model, n, max_len):
-    """The same as the table that `astar_search` takes: the largest over all prefixes that end in the same word."""
-    table = torch.full((n, max_len + 1, model.V), -math.inf)
-    for source, hopes in enumerate(perfect(model, n, max_len)):
-        for words, hope in hopes.items():
-            last = words[-1] if words else model.bos_id
-            table[source, len(words), last] = max(table[source, len(words), last].item(), hope + 1e-5)
-    return table
-
-
-astar_problems = st.fixed_dictionaries(dict(
-    n=st.integers(1, 5), V=st.integers(4, 6), max_len=st.integers(1, 4), seed=st.integers(0, 10**6),
-    ids=st.permutations([0, 1, 2, 3]).map(lambda ids: tuple(ids[:3]))))
-
-
-@given(astar_problems, st.integers(1, 5), st.integers(0, 4), st.booleans())
-def test_astar_is_exhaustive_search(problem, width, min_len, informed):
-    n, max_len = problem.pop("n"), problem["max_len"]
-    model, min_len = Tables(n, **problem), min(min_len, problem["max_len"])
-    heuristic = bounds_by_last_word(model, n, max_len) if informed else None
-    proof = astar_search(model, sources(n), max_len, heuristic, min_len, width)
-    assert isinstance(proof, Proof) and proof.proven.all() and torch.equal(proof.bounds, proof.found.scores)
-    for source, nbest in enumerate(proof.found.nbest):
-        ranked = exhaustive(model, source, max_len, norm_of("length", 0.0))
-        same(nbest, [pair for pair in ranked if len(pair[0]) >= min_len][:1])
-
-
-@given(astar_problems, st.booleans())
-def test_astar_expands_what_it_must_and_nothing_else(problem, informed):
-    """One node at a time, these are the prefixes that hope for more than the best sentence's log p, as do all on the way there."""
-    n, max_len = problem.pop("n"), problem["max_len"]
-    model = Tables(n, **problem)
-    heuristic = bounds_by_last_word(model, n, max_len) if informed else torch.zeros(1, max_len + 1, 1)
-    proof = astar_search(model, sources(n), max_len, heuristic, width=1)
-    table = heuristic.expand(n, -1, model.V)
-    for source, expanded in enumerate(proof.expanded.tolist()):
-        best = exhaustive(model, source, max_len, norm_of("length", 0.0))[0][1]
-        hope = lambda words: model.logp(source, words) + table[source, len(words), words[-1] if words else model.bos_id].item()
-        hopes = [min(hope(words[:t]) for t in range(len(words) + 1)) for words in every_prefix(model, source, max_len)]
-        assert sum(h > best + 1e-4 for h in hopes) <= expanded <= sum(h > best - 1e-4 for h in hopes)
-
-
-@given(astar_problems, st.integers(1, 9), st.integers(1, 6))
-def test_a_search_cut_short_says_so(problem, max_nodes, width):
-    n, max_len = problem.pop("n"), problem["max_len"]
-    model = Tables(n, **problem)
-    whole = astar_search(model, sources(n), max_len)
-    proof = astar_search(model, sources(n), max_len, width=width, max_nodes=max_nodes)
-    assert (proof.expanded <= max_nodes).all()
-    assert (proof.found.scores <= whole.found.scores + 1e-5).all() and (whole.found.scores <= proof.bounds + 1e-5).all()
-    assert_close(proof.found.scores[proof.proven], whole.found.scores[proof.proven])
-    assert (proof.expanded[~proof.proven] == max_nodes).all()
-
-
-@given(astar_problems, st.integers(1, 4))
-def test_astar_of_a_batch_is_that_of_its_sentences(problem, width):
-    n, max_len = problem.pop("n"), problem["max_len"]
-    model = Tables(n, **problem)
-    together = astar_search(model, sources(n), max_len, width=width)
-    alone = [astar_search(model, row[None], max_len, width=width) for row in sources(n)]
-    assert together.found.nbest == [one.found.nbest[0] for one in alone]
-    assert together.expanded.tolist() == [one.expanded.item() for one in alone]
-
-
-class Nested:
-    """A translator whose state has every form that states of this course have: tuples, caches that grow, numbers."""
-
-    training, pad_id, bos_id, eos_id = False, 0, 1, 2
-
-    @dataclass
-    class State:
-        hidden: tuple
-        cache: list
-        mask: torch.Tensor
-        position: int
-
-        def select(self, rows):
-            pick = lambda part: part.index_select(0, rows)
-            return Nested.State(tuple(tuple(map(pick, layer)) for layer in self.hidden), [pick(part) for part in self.cache],
-                                pick(self.mask), self.position)
-
-    def __init__(self, V, growing, seed):
-        draw = torch.Generator().manual_seed(seed)
-        self.table, self.growing, self.steps = torch.randn(5, V, V, V, generator=draw), growing, 0
-
-    def start(self, src):
-        return Nested.State(((src[:, 0], torch.ones_like(src[:, 0])),), [src[:, :0]], src[:, None] > 0, 0)
-
-    def step(self, state, token):
-        """The next word depends on the sentence and the last two words, the last but one from the state."""
-        self.steps += 1
-        (source, last), cache = state.hidden[0], torch.cat([state.cache[0], token[:, None]], 1) if self.growing else state.cache[0]
-        after = Nested.State(((source, token),), [cache], state.mask, state.position + self.growing)
-        return self.table[source, last, token], after
-
-
-@pytest.mark.parametrize("growing", [False, True])
-def test_states_of_every_form_are_joined(growing):
-    n, V, max_len = 5, 7, 5
-    model, src = Nested(V, growing, seed=2), torch.arange(5)[:, None].repeat(1, 3)
-    wide = beam_search(model, src, 2000, max_len, min_len=4, length_penalty=0.0, exact_stop=True)
-    model.steps = 0
-    proof = astar_search(model, src, max_len, min_len=4, width=3)
-    assert proof.proven.all() and (proof.expanded > 9).all()
-    assert [nbest[0][0] for nbest in proof.found.nbest] == [nbest[0][0] for nbest in wide.nbest]
-    assert_close(proof.found.scores, wide.scores)
-    assert growing or model.steps <= max_len + proof.expanded.max() / 2      # many nodes share a step
-
-
-def test_astar_where_nothing_ends():
-    model = Tables(2, 5, 3, seed=8)
-    for table in model.tables:
-        table[..., 2] = -math.inf
-    proof = astar_search(model, sources(2), 3)
-    assert proof.found.nbest == [[], []] and proof.found.scores.tolist() == [-math.inf] * 2 and proof.proven.all()
-
-
-@pytest.mark.parametrize("options,says", [
-    (dict(width=0), "width=0"), (dict(max_nodes=0), "max_nodes=0"), (dict(min_len=9), "min_len=9"),
-    (dict(heuristic=torch.zeros(4)), "heuristic must be"), (dict(heuristic=torch.zeros(2, 3, 1)), "max_len=3"),
-    (dict(heuristic=torch.zeros(3, 4, 1)), "B=2"), (dict(heuristic=torch.full((1, 4, 1), math.nan)), "not NaN")])
-def test_bad_requests_of_astar(options, says):
-    with pytest.raises(ValueError, match=says) as error:
-        astar_search(Tables(2, 5, 3, seed=7), sources(2), 3, **options)
-    assert "\n" not in str(error.value)
-
-
-# Viterbi against all paths
-
-def best_path(start, transition, emission):
-    """(N,), (N, N), (T, N) lists of numbers: the likeliest of the N^T paths, and its log p."""
-    def score(path):
-        moves = sum(transition[i][j] for i, j in zip(path, path[1:]))
-        return start[path[0]] + moves + sum(row[state] for row, state in zip(emission, path))
-    return max(((score(path), list(path)) for path in itertools.product(range(len(start)), repeat=len(emission))))
-
-
-@given(B=st.integers(1, 4), T=st.integers(1, 5), N=st.integers(1, 4), seed=st.integers(0, 10**6), shared=st.booleans(),
-       masked=st.booleans(), forbidden=st.sampled_from([0.0, 0.3]))
-def test_viterbi_is_the_best_of_all_paths(B, T, N, seed, shared, masked, forbidden):
-    draw = torch.Generator().manual_seed(seed)
-    random = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64).log_softmax(-1)
-    start, transition, emission = random(B, N), random(*(() if shared else (B,)), N, N), random(B, T, N)
-    closed = torch.rand(transition.shape, generator=draw) < forbidden
-    transition = transition.masked_fill(closed, -math.inf)
-    lengths = torch.randint(1, T + 1, (B,), generator=draw) if masked else torch.full((B,), T)
-    mask = torch.arange(T) < lengths[:, None] if masked else None
-    paths, scores = viterbi(start, transition, emission, mask)
-    assert paths.shape == (B, T) and paths.dtype == torch.long and scores.dtype == torch.float64
-    for b, length in enumerate(lengths.tolist()):
-        moves = (transition if shared else transition[b]).tolist()
-        score, path = best_path(start[b].tolist(), moves, emission[b, :length].tolist())
-        assert scores[b].item() == pytest.approx(score)
-        assert paths[b].tolist() == path + [-1] * (T - length) or score == -math.inf
-
-
-def test_viterbi_leaves_no_trace_of_what_is_masked():
-    start, transition, emission = torch.zeros(2, 3), torch.zeros(3, 3), torch.randn(2, 5, 3)
-    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    changed = emission.clone()
-    changed[1, 2:] = math.nan
-    for ours, theirs in zip(viterbi(start, transition, emission, mask), viterbi(start, transition, changed, mask)):
-        assert torch.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("change,says", [
-    (dict(log_start=torch.zeros(2, 4)), "log_start must be"), (dict(log_transition=torch.zeros(3, 4)), "log_transition must be"),
-    (dict(log_emission=torch.zeros(2, 0, 3)), "log_emission must be"), (dict(mask=torch.ones(2, 5)), "mask must be boolean"),
-    (dict(mask=torch.tensor([[True] * 5, [True, False, True, True, True]])), "mask must be True for the first"),
-    (dict(mask=torch.tensor([[True] * 5, [False] * 5])), "mask must be True for the first"),
-    (dict(log_emission=torch.full((2, 5, 3), math.nan)), "not numbers")])
-def test_bad_trellis(change, says):
-    given = dict(log_start=torch.zeros(2, 3), log_transition=torch.zeros(3, 3), log_emission=torch.zeros(2, 5, 3)) | change
-    with pytest.raises(ValueError, match=says) as error:
-        viterbi(**given)
-    assert "\n" not in str(error.value)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .search import viterbi
+from .exact_search import viterbi
 
 # %% ../nbs/13_alignment.ipynb #cell-16
 Words = Sequence[str]                  # a sentence

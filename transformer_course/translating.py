@@ -119,18 +119,11 @@ def _products_in(precision: str, device: torch.device) -> AbstractContextManager
     return torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "highest")
 
 
-def _search(model: nn.Module, src: Tensor, limits: Tensor, options: SearchOptions) -> list[list[int]]:   # (B, S), (B,)
-    "The best translation of each row; rows of one limit go together."
-    found: list[list[int]] = [[] for row in src]
-    for limit in limits.unique().tolist():
-        chosen = (limits == limit).nonzero()[:, 0]
-        if options.beam_size == 1:
-            tokens = greedy_search(model, src[chosen], limit).tokens
-        else:
-            tokens = beam_search(model, src[chosen], options.beam_size, limit, length_penalty=options.length_penalty).tokens
-        for i, ids in zip(chosen.tolist(), tokens.tolist()):
-            found[i] = ids
-    return found
+def _search(model: nn.Module, src: Tensor, limits: Tensor, options: SearchOptions) -> Tensor:   # (B, S), (B,) -> (B, L)
+    "The best translation of each row."
+    if options.beam_size == 1:
+        return greedy_search(model, src, limits).tokens
+    return beam_search(model, src, options.beam_size, limits, length_penalty=options.length_penalty).tokens
 
 
 def decode_in_batches(
@@ -147,7 +140,7 @@ def decode_in_batches(
         longest = torch.tensor([limits[i] for i in batch], device=device)
         with _products_in(options.precision, device):
             tokens = _search(model, src, longest, options)
-        for i, ids in zip(batch, tokens):
+        for i, ids in zip(batch, tokens.tolist()):
             found[i] = ids
     return found
 
