@@ -241,7 +241,7 @@ def test_two_processes_train_one_model(tmp_path):
                "--precision", "highest", "--out", str(tmp_path / "two")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     for words in (["--steps", "3"], ["--steps", "4", "--resume"]):
-        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120, env=environment)
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=400, env=environment)
         assert done.returncode == 0, done.stderr
     training = json.loads((tmp_path / "two" / "config.json").read_text())["training"]
     state = json.loads(read_files(checkpoint_folders(tmp_path / "two" / "checkpoints")[-1])["state.json"])
