@@ -69,7 +69,7 @@ def put_optimizer_state(optimizer: torch.optim.Optimizer, tensors: dict[str, Ten
         if not number.isdecimal() or int(number) >= len(shapes):
             raise ValueError(f"the optimizer has no parameter {key!r}")
         shape = shapes[int(number)]
-        if tensor.ndim == len(shape) and tensor.shape != shape:
+        if tensor.ndim >= len(shape) and tensor.shape != shape:       # smaller ones are counts and sums
             raise ValueError(f"the optimizer's {key} has shape {tuple(tensor.shape)}, the parameter {tuple(shape)}")
         state.setdefault(int(number), {})[name] = tensor.clone()
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
