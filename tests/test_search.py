@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 from tables import RULES, Marked, Seen, Tables, exhaustive, norm_of, same, sources
 from transformer_course import search as search_module
-from transformer_course.search import ForcedBeginning, Hypotheses, beam_search, greedy_search, sample
+from transformer_course.search import (ForbiddenWords, ForcedBeginning, Hypotheses, NoRepeatedNgrams, beam_search, greedy_search,
+                                       sample)
 
 
 def naive_beam(model, source, K, max_len, min_len, norm, exact_stop=True):
@@ -357,6 +358,66 @@ def test_a_rule_that_allows_nothing(name):
     assert found.nbest == [[], []] and found.scores.tolist() == found.log_probs.tolist() == [-math.inf] * 2
 
 
+@pytest.mark.parametrize("name", [*searches, "sample"])
+def test_rows_without_a_hypothesis_are_padding(name):
+    """A rule allows nothing in source 1, in its second place or from the start; the others are as without a rule."""
+    for last in (0, 1):
+        stop = lambda logp, words, sentence: logp.masked_fill((sentence == 1)[:, None] & (words.shape[1] >= last), -math.inf)
+        model = Tables(3, 6, 4, seed=6, ids=(4, 1, 2))
+        for table in model.tables:
+            table[..., 2] -= 3.0                             # nothing has ended after one word
+        search = searches.get(name, sample)
+        found = search(model, sources(3), 4, adjust=stop, min_len=2)
+        assert [len(nbest) > 0 for nbest in found.nbest] == [True, False, True]
+        assert found.scores[1] == found.log_probs[1] == -math.inf
+        assert (found.tokens[1] == model.pad_id).all() and found.tokens.shape[1] >= 2
+
+
+@pytest.mark.parametrize("name", [*searches, "sample"])
+def test_results_can_be_trained_on(name):
+    """In back-translation what one model wrote is the other's input."""
+    found = searches.get(name, sample)(Tables(3, 7, 4, seed=6), sources(3), 4)
+    assert not any(tensor.is_inference() or tensor.requires_grad for tensor in (found.tokens, found.scores, found.log_probs))
+    table, weight = torch.nn.Embedding(7, 5), torch.ones(5, requires_grad=True)
+    loss = ((table(found.tokens) * weight).sum((1, 2)) * found.log_probs).sum()
+    loss.backward()
+    assert table.weight.grad.abs().sum() > 0 and weight.grad.isfinite().all()
+
+
+def test_a_rule_may_write_into_log_p_and_return_it_transposed():
+    def in_place(logp, words, sentence):
+        logp[:, 3] = -math.inf
+        return logp
+    turned = lambda logp, words, sentence: logp.index_fill(1, torch.tensor([3]), -math.inf).T.contiguous().T
+    for search in searches.values():
+        found = [search(Tables(4, 7, 4, seed=6), sources(4), 4, adjust=rule).nbest for rule in (ForbiddenWords([3]), in_place, turned)]
+        assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("make,says", [
+    (lambda: ForbiddenWords([3, -1]), "token id -1"), (lambda: ForcedBeginning([[], [-2]]), "token id -2"),
+    (lambda: NoRepeatedNgrams(0), "n=0"), (lambda: NoRepeatedNgrams(1.5), "n=1.5")])
+def test_bad_rules(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+@pytest.mark.parametrize("rule,says", [
+    (ForbiddenWords([3, 7]), "token id 7 .* 7 words"), (ForcedBeginning([[3], [3, 9], []]), "token id 9 .* 7 words"),
+    (ForcedBeginning([[3], [4]]), "2 beginnings .* number 3"), (ForcedBeginning([]), "0 beginnings")])
+def test_rules_that_do_not_fit(rule, says):
+    for search in searches.values():
+        with pytest.raises(ValueError, match=says) as error:
+            search(Tables(3, 7, 4, seed=6), sources(3), 4, min_len=3, adjust=rule)
+        assert "\n" not in str(error.value)
+
+
+def test_rules_are_values():
+    for make in (lambda: ForbiddenWords([3, 4]), lambda: ForcedBeginning([[3], []]), lambda: NoRepeatedNgrams(2)):
+        assert make() == make() and len({make(), make()}) == 1
+    assert ForbiddenWords(torch.tensor([3, 4])) == ForbiddenWords((3, 4))
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_leaves_its_arguments_alone(name):
     logp, words, sentence = torch.randn(4, 7), torch.tensor([[3, 4, 3, 4]] * 4), torch.arange(4)
@@ -471,7 +532,8 @@ def test_nothing_can_be_written():
 
 @pytest.mark.parametrize("search", [lambda m, s, **o: beam_search(m, s, 2, **o), greedy_search, sample])
 @pytest.mark.parametrize("change,says", [
-    (dict(max_len=0), "max_len=0"), (dict(max_len=3, min_len=4), "min_len=4"), (dict(max_len=3, min_len=-1), "min_len=-1")])
+    (dict(max_len=0), "max_len=0"), (dict(max_len=3, min_len=4), "min_len=4"), (dict(max_len=3, min_len=-1), "min_len=-1"),
+    (dict(max_len=3, min_len=2.5), "min_len=2.5")])
 def test_bad_lengths(search, change, says):
     with pytest.raises(ValueError, match=says) as error:
         search(Tables(2, 5, 3, seed=7), sources(2), **change)
@@ -489,10 +551,11 @@ def test_bad_source(src):
 def test_bad_options():
     model, src = Tables(2, 5, 3, seed=8), sources(2)
     for options, says in [(dict(beam_size=0), "beam_size=0"), (dict(length_penalty=-1.0), "length_penalty=-1"),
-                          (dict(length_penalty=math.nan), "length_penalty=nan"), (dict(normalisation="log"), "'log'")]:
+                          (dict(length_penalty=math.nan), "length_penalty=nan"), (dict(normalisation="log"), "'log'"),
+                          (dict(length_penalty=20.0, max_len=200), "length_penalty=20.0 is too large for max_len=200")]:
         with pytest.raises(ValueError, match=says):
             beam_search(model, src, **{"beam_size": 2, "max_len": 3, **options})
-    for options, says in [(dict(temperature=0.0), "temperature=0"), (dict(top_k=0), "top_k=0")]:
+    for options, says in [(dict(temperature=0.0), "temperature=0"), (dict(temperature=math.inf), "finite"), (dict(top_k=0), "top_k=0")]:
         with pytest.raises(ValueError, match=says):
             sample(model, src, 3, **options)
     model.training = True

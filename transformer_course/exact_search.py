@@ -230,7 +230,7 @@ def _proof(frontiers: list[_Frontier], limits: Tensor, model: Searchable) -> Pro
     return Proof(found, number([f.expanded for f in frontiers]), number([f.bound() for f in frontiers]))
 
 # %% ../nbs/12a_exact_search.ipynb #cell-32
-@torch.inference_mode()
+@torch.no_grad()
 def astar_search(
     model: Searchable,                # in evaluation mode; without a method `first` it reads BOS first
     src: Tensor,                      # (B, S) token ids

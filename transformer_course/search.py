@@ -8,6 +8,7 @@ __all__ = ['Adjust', 'Hypotheses', 'greedy_search', 'sample', 'beam_search', 'Fo
 
 # %% ../nbs/12_search.ipynb #cell-5
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -19,17 +20,27 @@ from torch.nn import functional as F
 
 from .protocols import DecodingState, Searchable
 
-# A rule that any search can be given, for example ForbiddenWords. From log p of the next words (N, V), the words so
-# far (N, t) and the sentence they belong to (N,), a row of src: the log p to use instead (N, V); -inf forbids a word.
+# B sentences in src (B, S), n of them still searched; W live hypotheses of each (1 at first, then K), in N = n W rows
+# K beam_size; C candidates that are wanted; V vocabulary
+# t words written so far, T at most; L words in the longest of the hypotheses that are returned
+
+# A rule that any search can be given, for example ForbiddenWords. It is called once a step as
+# adjust(logp, words, sentence), with log p of the next words (N, V), the words so far (N, t) and the row of src that
+# each belongs to (N,). It returns the log p to use instead (N, V). -inf forbids a word; no value may be above 0.
+# It may write into logp, but not into words or sentence. Some rows may have ended already; what it returns for
+# those has no effect.
 Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # %% ../nbs/12_search.ipynb #cell-17
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """What a search found for B sentences. It ranks them by score."""
+    """What a search found for B sentences. Sorted by score.
 
-    tokens: Tensor       # (B, L) the best of each, without BOS, EOS included, then padding
-    scores: Tensor       # (B,) its score: log p, in a beam search log p / length^alpha; -inf: none found
+    If the search was given a rule (`adjust`), log p is the sum of what the rule returned, not normalised again.
+    """
+
+    tokens: Tensor       # (B, L) the best of each, without BOS, EOS included, then padding; all padding: none found
+    scores: Tensor       # (B,) its score: log p, in a beam search divided by the norm of its length; -inf: none found
     log_probs: Tensor    # (B,) its log p
     nbest: list[list[tuple[list[int], float]]]   # for each sentence (token ids, score), best first
 
@@ -40,24 +51,26 @@ class Hypotheses:
 def _hypotheses(
     scores: Tensor,     # (B, K) best first; -inf: an empty place
     tokens: Tensor,     # (B, K, T)
-    limits: Tensor,     # (B,) longest lengths
+    limits: Tensor,     # (B,) maximum lengths
     norm: Tensor,       # (T + 1,) what log p was divided by, for each length
     model: Searchable,
 ) -> Hypotheses:
-    def cut(words):      # after EOS; a row without one is full
+    "Cut each row of tokens after its EOS, and undo the norm for log p."
+    def until_eos(words):      # a row without EOS is full
         return words[:words.index(model.eos_id) + 1] if model.eos_id in words else words
-    nbest = [[(cut(words[:limit]), score) for words, score in zip(rows, values) if score > -math.inf]
+    nbest = [[(until_eos(words[:limit]), score) for words, score in zip(rows, values) if score > -math.inf]
              for rows, values, limit in zip(tokens.tolist(), scores.tolist(), limits.tolist())]
     lengths = [len(found[0][0]) if found else 0 for found in nbest]
     log_probs = scores[:, 0] * norm[torch.tensor(lengths, device=norm.device).clamp(min=1)]
-    return Hypotheses(tokens[:, 0, :max(lengths)], scores[:, 0], log_probs, nbest)
+    best = tokens[:, 0, :max(lengths)].masked_fill(scores[:, :1] == -math.inf, model.pad_id)   # (B, L)
+    return Hypotheses(best, scores[:, 0], log_probs, nbest)
 
 # %% ../nbs/12_search.ipynb #cell-19
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def _check_source(model: Searchable, src: Tensor) -> None:
-    "One line for each way in which a model or its source cannot be searched."
+    "Raise ValueError if the model is in training mode or src is not a non-empty (B, S) tensor of ids."
     if getattr(model, "training", False):
         raise ValueError("search needs a model in evaluation mode: call model.eval()")
     if not isinstance(src, Tensor) or src.dtype not in _INTEGERS or src.dim() != 2 or 0 in src.shape:
@@ -66,13 +79,13 @@ def _check_source(model: Searchable, src: Tensor) -> None:
 
 
 def _check_numbers(scores: Tensor) -> None:
-    "A broken model is reported, not searched."
+    "Raise ValueError if the model's logits led to NaN."
     if scores.isnan().any():
         raise ValueError("search: the model's logits are not numbers (NaN)")
 
 
 def _limits(max_len: int | Tensor, min_len: int, src: Tensor) -> Tensor:   # (B,)
-    "The longest length of each sentence; one line for each way in which the lengths make no sense."
+    "The maximum length of each sentence; ValueError if max_len or min_len cannot be met."
     limits = torch.as_tensor(max_len, device=src.device)
     if limits.dtype not in _INTEGERS or limits.shape not in ((), (len(src),)):
         got = f"{tuple(limits.shape)} of {limits.dtype}"
@@ -80,37 +93,40 @@ def _limits(max_len: int | Tensor, min_len: int, src: Tensor) -> Tensor:   # (B,
     least = int(limits.min())
     if least < 1:
         raise ValueError(f"max_len={least} must be at least 1 (EOS counts)")
-    if not 0 <= min_len <= least:
-        raise ValueError(f"min_len={min_len} must lie between 0 and max_len={least}")
+    if not 0 <= min_len <= least or min_len % 1:
+        raise ValueError(f"min_len={min_len} must be a whole number between 0 and max_len={least}")
     return limits.long().expand(len(src))
 
 
 def _first_words(model: Searchable, src: Tensor) -> Tensor:   # (B,)
-    "What every row reads first: what the model says (the last word of a prompt, a language's mark), or BOS."
+    "The word that each row reads first: `model.first(src)` if there is one (the last word of a prompt), else BOS."
     if hasattr(model, "first"):
         return model.first(src)
     return torch.full((len(src),), model.bos_id, dtype=torch.long, device=src.device)
 
 
 def _banned(model: Searchable, device: torch.device) -> tuple[Tensor, Tensor]:
-    "Ids that are never written; and with EOS, for sentences that are still too short."
+    "Ids that are never written; and the same with EOS, for sentences that are still shorter than min_len."
     never = sorted({model.pad_id, model.bos_id} - {model.eos_id})    # some models begin with EOS
     ids = partial(torch.tensor, dtype=torch.long, device=device)
     return ids(never), ids([*never, model.eos_id])
 
 
 def _time_to_look(t: int, device: torch.device) -> bool:
-    "Asking a GPU what it found makes it wait, so there only every eighth step; results are the same."
+    """Whether to ask now which sentences are done. A GPU has to wait at each look, so there only every eighth step.
+
+    Greedy and beam searches find the same whenever we look. Random draws may differ: rows that have ended use some.
+    """
     return device.type == "cpu" or t % 8 == 0
 
 # %% ../nbs/12_search.ipynb #cell-21
 def _log_probs(logits: Tensor, banned: Tensor) -> Tensor:   # (N, V) -> (N, V)
-    "log p of each next word, -inf for words that may not follow; the others keep what the model gave."
+    "log p of each next word under the model; then -inf for banned words, without normalising again."
     return logits.float().log_softmax(-1).index_fill_(1, banned, -math.inf)
 
 # %% ../nbs/12_search.ipynb #cell-23
 class _Candidates(NamedTuple):
-    "How the W live hypotheses of each of n sentences can go on: each may end, or be extended by a word."
+    "How the W live hypotheses of each of n sentences can go on: each can end, or be extended by a word."
 
     best: Tensor     # (n, C) log p of the C best extensions, best first
     origin: Tensor   # (n, C) the hypothesis that is extended
@@ -119,8 +135,9 @@ class _Candidates(NamedTuple):
 
 
 def _plain_candidates(logp: Tensor, scores: Tensor, eos_id: int, count: int) -> _Candidates:
-    "From log p (n W, V) of the next words and (n, W) of the live hypotheses."
-    total = scores[:, :, None] + logp.view(*scores.shape, -1)                      # (n, W, V)
+    "The best of `scores` (n, W) of the live hypotheses plus `logp` (n W, V) of the next words."
+    # used when a rule is given; the fast version is at the end
+    total = scores[:, :, None] + logp.reshape(*scores.shape, -1)                    # (n, W, V)
     ends = total[:, :, eos_id].clone()                                             # (n, W)
     total[:, :, eos_id] = -math.inf
     best, place = total.flatten(1).topk(count)                                     # of W V places
@@ -129,45 +146,52 @@ def _plain_candidates(logp: Tensor, scores: Tensor, eos_id: int, count: int) -> 
 # %% ../nbs/12_search.ipynb #cell-29
 def _write(model: Searchable, src: Tensor, max_len: int | Tensor, min_len: int, adjust: Adjust | None,
            choose: Callable[[Tensor], Tensor]) -> Hypotheses:
-    "One hypothesis for each sentence, a word at a time: `choose` makes words (N,) of log p (N, V)."
+    "One hypothesis per sentence, word by word: `choose` picks words (N,) from log p (N, V)."
     _check_source(model, src)
-    limits, banned, device = _limits(max_len, min_len, src), _banned(model, src.device), src.device
+    device = src.device
+    limits = _limits(max_len, min_len, src)
+    always_banned, banned_while_short = _banned(model, device)
     longest = int(limits.max())
     tokens = torch.full((len(src), longest), model.pad_id, dtype=torch.long, device=device)   # (B, T)
     scores = torch.zeros(len(src), device=device)                                             # (B,)
-    state, token = model.start(src), _first_words(model, src)
-    active = torch.arange(len(src), device=device)        # (N,) which sentences the rows belong to
+    state = model.start(src)
+    token = _first_words(model, src)
+    sentence = torch.arange(len(src), device=device)      # (N,) the row of src that each belongs to
     ended = torch.zeros(len(src), dtype=torch.bool, device=device)
     for t in range(1, longest + 1):
         logits, state = model.step(state, token)
-        logp = _log_probs(logits, banned[t < min_len])
+        logp = _log_probs(logits, banned_while_short if t < min_len else always_banned)
         if adjust is not None:
-            logp = adjust(logp, tokens[active, :t - 1], active)
+            logp = adjust(logp, tokens[sentence, :t - 1], sentence)
         token = choose(logp)
-        tokens[active, t - 1] = token.masked_fill(ended, model.pad_id)
-        scores[active] += logp.gather(1, token[:, None])[:, 0].masked_fill(ended, 0.0)
-        ended = ended | (token == model.eos_id) | (limits[active] == t)
+        tokens[sentence, t - 1] = token.masked_fill(ended, model.pad_id)
+        scores[sentence] += logp.gather(1, token[:, None])[:, 0].masked_fill(ended, 0.0)
+        ended = ended | (token == model.eos_id) | (limits[sentence] == t)
         if t < longest and _time_to_look(t, device):
             going = (~ended).nonzero()[:, 0]
             if len(going) == 0:
                 break
-            if 8 * len(going) <= 7 * len(active):         # fewer rows are worth the copy
-                state, token, active, ended = state.select(going), token[going], active[going], ended[going]
+            if 8 * len(going) <= 7 * len(sentence):       # enough rows leave to pay for the copy
+                state = state.select(going)
+                token = token[going]
+                sentence = sentence[going]
+                ended = ended[going]
     _check_numbers(scores)
     undivided = torch.ones(longest + 1, device=device)
     return _hypotheses(scores[:, None], tokens[:, None], limits, undivided, model)
 
 # %% ../nbs/12_search.ipynb #cell-30
-@torch.inference_mode()
+@torch.no_grad()
 def greedy_search(
     model: Searchable,       # in evaluation mode; without a method `first` it reads BOS first
     src: Tensor,             # (B, S) token ids
-    max_len: int | Tensor,   # longest hypothesis, EOS included: one for all or (B,)
-    min_len: int = 0,        # shortest hypothesis, EOS included
-    adjust: Adjust | None = None,   # changes every step's log p, see `Adjust`
+    max_len: int | Tensor,   # maximum length of a hypothesis, EOS included: one for all or (B,)
+    min_len: int = 0,        # minimum length, EOS included
+    adjust: Adjust | None = None,   # changes log p at every step, see `Adjust`
 ) -> Hypotheses:             # scores are log p
-    """Take the likeliest word at every step; what has not ended within max_len is cut there, without EOS.
+    """Take the likeliest word at every step. A hypothesis that has not ended by max_len is cut there, without EOS.
 
+    In that it differs from a beam search with beam_size=1, which writes EOS as the last word, number max_len.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
     return _write(model, src, max_len, min_len, adjust, choose=partial(torch.argmax, dim=-1))
@@ -182,48 +206,59 @@ def _draw(logp: Tensor, temperature: float, top_k: int | None, generator: torch.
     return torch.multinomial(p, 1, generator=generator)[:, 0]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def sample(
     model: Searchable,           # in evaluation mode; without a method `first` it reads BOS first
     src: Tensor,                 # (B, S) token ids
-    max_len: int | Tensor,       # longest hypothesis, EOS included: one for all or (B,)
-    temperature: float = 1.0,    # below 1: bolder for likely words; above 1: flatter
+    max_len: int | Tensor,       # maximum length of a hypothesis, EOS included: one for all or (B,)
+    temperature: float = 1.0,    # below 1: likely words become likelier still; above 1: flatter
     top_k: int | None = None,    # draw among the k likeliest words only [Fan et al. 2018]
     generator: torch.Generator | None = None,   # of random numbers, on the model's device
-    min_len: int = 0,            # shortest hypothesis, EOS included
-    adjust: Adjust | None = None,   # changes every step's log p, see `Adjust`
-) -> Hypotheses:                 # scores are log p under the model, whatever the temperature
-    """Draw every word from p^(1/temperature); what has not ended within max_len is cut there, without EOS.
+    min_len: int = 0,            # minimum length, EOS included
+    adjust: Adjust | None = None,   # changes log p at every step, see `Adjust`
+) -> Hypotheses:                 # scores are log p, whatever temperature and top_k
+    """Draw each word with probability proportional to p^(1/temperature).
 
+    A hypothesis that has not ended by max_len is cut there, without EOS. Scores are log p under the model. With
+    `adjust` they are the sum of the adjusted log p, not normalised again.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
     if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature={temperature} must be above 0 (greedy_search is its limit at 0)")
+        raise ValueError(f"temperature={temperature} must be finite and above 0 (greedy_search is its limit at 0)")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k={top_k} must be at least 1, or None")
     choose = partial(_draw, temperature=temperature, top_k=top_k, generator=generator)
     return _write(model, src, max_len, min_len, adjust, choose)
 
 # %% ../nbs/12_search.ipynb #cell-42
+_LARGEST_NORM = 1e30   # log p divided by more has too few digits in single precision
+
+
 def _norms(longest: int, penalty: float, normalisation: str, device=None) -> Tensor:   # (longest + 1,)
-    "What log p is divided by, for lengths from 0 to the longest [Wu et al. 2016, eq. 14, without coverage]."
+    """What log p is divided by, for each length from 0 to the longest.
+
+    "length": length^penalty. "wu": ((5 + length) / 6)^penalty [Wu et al. 2016, eq. 14, without coverage].
+    """
     if not 0 <= penalty < math.inf:
         raise ValueError(f"length_penalty={penalty} must be a number >= 0")
     if normalisation not in ("length", "wu"):
         raise ValueError(f"normalisation={normalisation!r} is unknown: choose 'length' or 'wu'")
     lengths = torch.arange(longest + 1, dtype=torch.float64)
-    return (lengths if normalisation == "length" else (5 + lengths) / 6).pow(penalty).float().to(device)
+    norms = (lengths if normalisation == "length" else (5 + lengths) / 6).pow(penalty)
+    if norms[-1] > _LARGEST_NORM:
+        raise ValueError(f"length_penalty={penalty} is too large for max_len={longest}: scores would vanish")
+    return norms.float().to(device)
 
 # %% ../nbs/12_search.ipynb #cell-46
 @dataclass(frozen=True, eq=False)
 class _Beam:
-    "The n sentences that are still searched, after t words: W live hypotheses of each, K places for finished."
+    "The n sentences that are still searched, after t words: each has W live, and K places for finished."
 
     sentence: Tensor       # (n,) its row in src
-    limit: Tensor          # (n,) its longest length
+    limit: Tensor          # (n,) its maximum length
     scores: Tensor         # (n, W) log p of the live hypotheses, best first; W is 1 at first
     words: Tensor          # (n, W, t)
-    final_scores: Tensor   # (n, K) log p / norm of the best that have finished, best first; -inf: an empty place
+    final_scores: Tensor   # (n, K) log p / norm of the best finished hypotheses, best first; -inf: an empty place
     final_words: Tensor    # (n, K, t) with EOS, then padding
 
     def select(self, rows: Tensor) -> "_Beam":
@@ -244,7 +279,7 @@ def _pick(words: Tensor, index: Tensor) -> Tensor:   # (n, W, t), (n, C) -> (n, 
 
 # %% ../nbs/12_search.ipynb #cell-48
 def _finish(beam: _Beam, scores: Tensor, words: Tensor, pad_id: int) -> _Beam:   # (n, m), (n, m, t)
-    "Of the finished hypotheses and m new ones keep the K best; of equal ones the older."
+    "Merge m new finished hypotheses and keep the K best; ties go to the older."
     wider = (0, words.shape[2] - beam.final_words.shape[2])
     old = F.pad(beam.final_words, wider, value=pad_id)                                          # (n, K, t)
     scores, words = torch.cat([beam.final_scores, scores], 1), torch.cat([old, words], 1)
@@ -255,31 +290,33 @@ def _finish(beam: _Beam, scores: Tensor, words: Tensor, pad_id: int) -> _Beam:  
 def _ends_that_count(beam: _Beam, found: _Candidates, t: int, exact_stop: bool) -> Tensor:   # (n, W)
     "log p of ending each hypothesis here, -inf where that does not count."
     K = beam.final_scores.shape[1]
-    rivals = torch.cat([found.best, found.ends], 1)
-    counts = found.ends >= rivals.topk(min(K, rivals.shape[1])).values[:, -1:]     # among the first K of all
-    counts |= (beam.limit == t)[:, None]                             # in the last place words are no rivals
+    rivals = torch.cat([found.best, found.ends], 1)                                     # (n, C + W)
+    in_top_k = found.ends >= rivals.topk(min(K, rivals.shape[1])).values[:, -1:]        # (n, W)
+    at_limit = (beam.limit == t)[:, None]                   # (n, 1) no word can follow, so words are no rivals
+    room_for_all = (found.best[:, K:] == -math.inf).all(1, keepdim=True)                # (n, 1) at most K extensions
+    still_collecting = beam.final_scores[:, -1:] == -math.inf                           # (n, 1) fewer than K finished
     if exact_stop:
-        counts |= (found.best[:, K:] == -math.inf).all(1, keepdim=True)            # or there is room for all
+        counts = in_top_k | at_limit | room_for_all
     else:
-        counts &= beam.final_scores[:, -1:] == -math.inf             # until K have finished
+        counts = (in_top_k | at_limit) & still_collecting
     return found.ends.masked_fill(~counts, -math.inf)
 
 
 def _end(beam: _Beam, found: _Candidates, t: int, norm: Tensor, exact_stop: bool, model: Searchable) -> _Beam:
-    "Every hypothesis whose end counts here is finished."
+    "Finish every hypothesis whose end counts here."
     scores = _ends_that_count(beam, found, t, exact_stop) / norm[t]                             # (n, W)
     return _finish(beam, scores, F.pad(beam.words, (0, 1), value=model.eos_id), model.pad_id)
 
 
 def _extend(beam: _Beam, found: _Candidates) -> _Beam:
-    "The K best extensions are the live hypotheses now."
+    "Make the K best extensions the live hypotheses."
     K = beam.final_scores.shape[1]
     words = torch.cat([_pick(beam.words, found.origin[:, :K]), found.word[:, :K, None]], 2)     # (n, K, t)
     return replace(beam, scores=found.best[:, :K], words=words)
 
 
-def _cut(beam: _Beam, t: int, norm: Tensor, model: Searchable) -> _Beam:
-    "Sentences that are full, and in which nothing could end, take their live hypotheses as they are."
+def _finish_unended(beam: _Beam, t: int, norm: Tensor, model: Searchable) -> _Beam:
+    "For sentences at max_len with nothing finished, accept the live hypotheses without EOS."
     nothing = (beam.limit == t) & (beam.final_scores[:, 0] == -math.inf)                        # (n,)
     scores = (beam.scores / norm[t]).masked_fill(~nothing[:, None], -math.inf)                  # (n, W)
     return _finish(beam, scores, beam.words, model.pad_id)
@@ -288,28 +325,31 @@ def _cut(beam: _Beam, t: int, norm: Tensor, model: Searchable) -> _Beam:
 def _going(beam: _Beam, t: int, norm: Tensor, exact_stop: bool) -> Tensor:   # (m,) rows of the beam
     "The sentences that are not done."
     worst = beam.final_scores[:, -1]
-    done = (beam.limit <= t) | (beam.scores[:, 0] / norm[beam.limit] <= worst)       # no room, or no hope
-    return (~(done if exact_stop else done | (worst > -math.inf))).nonzero()[:, 0]   # or K have finished
+    no_room = beam.limit <= t
+    no_hope = beam.scores[:, 0] / norm[beam.limit] <= worst
+    k_finished = worst > -math.inf
+    done = no_room | no_hope if exact_stop else no_room | no_hope | k_finished
+    return (~done).nonzero()[:, 0]
 
 
 def _store(result: tuple[Tensor, Tensor], beam: _Beam) -> None:
-    "Write down what has finished, (B, K) scores and (B, K, T) words; a sentence that goes on will write again."
+    "Copy the finished hypotheses into `result`, (B, K) scores and (B, K, T) words; may be repeated."
     _check_numbers(beam.scores)
     result[0][beam.sentence] = beam.final_scores
     result[1][beam.sentence, :, :beam.final_words.shape[2]] = beam.final_words
 
 
 def _select(state: DecodingState, rows: Tensor, n_rows: int) -> DecodingState:
-    "`state.select(rows)`, but free where it would change nothing and asking costs nothing."
+    "`state.select(rows)`; on a CPU skipped if it would change nothing (on a GPU finding out would take a wait)."
     same = rows.device.type == "cpu" and len(rows) == n_rows and torch.equal(rows, torch.arange(n_rows))
     return state if same else state.select(rows)
 
 # %% ../nbs/12_search.ipynb #cell-50
 def _candidates(logits: Tensor, beam: _Beam, banned: Tensor, beam_size: int, adjust: Adjust | None,
                 model: Searchable) -> _Candidates:
-    "The K + 1 best extensions of each sentence's hypotheses, or all there are; and log p of each if it ends."
+    "The K + 1 best extensions of each sentence's hypotheses (or all there are), and log p of ending each."
     width, V = beam.scores.shape[1], logits.shape[1]
-    count = min(beam_size + 1, width * V)       # one more tells whether all fit
+    count = min(beam_size + 1, width * V)       # one more than fits tells whether all fit
     if adjust is None:
         return _fast_candidates(logits, beam.scores, banned, model.eos_id, count)
     words, sentence = beam.words.flatten(0, 1), beam.sentence.repeat_interleave(width)     # (n W, t), (n W,)
@@ -317,67 +357,94 @@ def _candidates(logits: Tensor, beam: _Beam, banned: Tensor, beam_size: int, adj
     return _plain_candidates(logp, beam.scores, model.eos_id, count)
 
 # %% ../nbs/12_search.ipynb #cell-51
-@torch.inference_mode()
+@torch.no_grad()
 def beam_search(
     model: Searchable,             # in evaluation mode; without a method `first` it reads BOS first
     src: Tensor,                   # (B, S) token ids
     beam_size: int,                # K, live hypotheses per sentence; may exceed the vocabulary
-    max_len: int | Tensor,         # longest hypothesis, EOS included: one for all or (B,)
-    min_len: int = 0,              # shortest hypothesis, EOS included
-    length_penalty: float = 1.0,   # alpha >= 0
+    max_len: int | Tensor,         # maximum length of a hypothesis, EOS included: one for all or (B,)
+    min_len: int = 0,              # minimum length, EOS included
+    length_penalty: float = 1.0,   # alpha >= 0: 0 for none; the larger, the more long hypotheses are favoured
     normalisation: str = "length", # log p / length^alpha, or "wu": log p / ((5 + length) / 6)^alpha
-    exact_stop: bool = False,      # stop where nothing can beat K finished ones; default: when K have finished
-    adjust: Adjust | None = None,  # changes every step's log p, see `Adjust`
+    exact_stop: bool = False,      # stop once nothing can beat K finished ones; default: once K have finished
+    adjust: Adjust | None = None,  # changes log p at every step, see `Adjust`
 ) -> Hypotheses:                   # n-best lists of up to K finished hypotheses; scores are log p / norm
-    """Keep the K best prefixes of every sentence [Graves 2012; Wu et al. 2016, §7]; one `step` a word for all.
+    """Keep the K best prefixes of each sentence [Graves 2012; Wu et al. 2016, §7]; one batched `step` per position.
 
-    A live hypothesis may end or be extended by a word. An end counts if it is among the K best of all these
-    candidates; in the last place, word max_len, where no extension is allowed, every end counts. A sentence is
+    A live hypothesis can end or be extended by a word. An end counts if it is among the K best of all these
+    candidates; at the last position, max_len, where no extension is allowed, every end counts. A sentence is
     done when K hypotheses have finished.
 
     With exact_stop it is done when no live hypothesis can beat the worst of K finished ones [Huang et al. 2017],
-    and an end also counts where the beam has room for every extension. So a beam with room for every prefix finds
-    the K best of all sentences. By default even such a beam may stop before it meets the best.
+    and an end also counts if the beam has room for every extension. So a beam with room for every prefix finds
+    the K best of all sentences. By default even such a beam may stop before it reaches the best.
 
-    A hypothesis without EOS is returned only where nothing can end within max_len (p(EOS) = 0): cut at max_len.
+    Hypotheses are returned without EOS, cut at max_len, only if no end counted before max_len and no live
+    hypothesis can end there (p(EOS) = 0). Greedy search cuts; a beam of 1 writes EOS as word max_len instead.
+    With `adjust`, scores are sums of the adjusted log p, not normalised again, divided by the norm.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
     _check_source(model, src)
-    limits, banned, device = _limits(max_len, min_len, src), _banned(model, src.device), src.device
+    device = src.device
+    limits = _limits(max_len, min_len, src)
+    always_banned, banned_while_short = _banned(model, device)
     if beam_size < 1:
         raise ValueError(f"beam_size={beam_size} must be at least 1")
-    last_places = set(limits.tolist())                     # words with which a sentence is full
+    last_places = set(limits.tolist())                     # positions at which some sentence is full
     longest = max(last_places)
     norm = _norms(longest, length_penalty, normalisation, device)
     result = (torch.full((len(src), beam_size), -math.inf, device=device),
               torch.full((len(src), beam_size, longest), model.pad_id, dtype=torch.long, device=device))
-    beam, state, token = _first_beam(limits, beam_size), model.start(src), _first_words(model, src)
+    beam = _first_beam(limits, beam_size)
+    state = model.start(src)
+    token = _first_words(model, src)
     for t in range(1, longest + 1):
         logits, state = model.step(state, token)                                   # (n W, V)
-        found = _candidates(logits, beam, banned[t < min_len], beam_size, adjust, model)
+        banned = banned_while_short if t < min_len else always_banned
+        found = _candidates(logits, beam, banned, beam_size, adjust, model)
         rows = torch.arange(len(logits), device=device).view(beam.scores.shape)    # (n, W) of the state
         rows = rows.gather(1, found.origin[:, :beam_size])                         # (n, K) that live on
         beam = _extend(_end(beam, found, t, norm, exact_stop, model), found)
         if t in last_places:
-            beam = _cut(beam, t, norm, model)
+            beam = _finish_unended(beam, t, norm, model)
         if t in last_places or _time_to_look(t, device):
             going = _going(beam, t, norm, exact_stop)
             if len(going) < len(rows):
                 _store(result, beam)
-                beam, rows = beam.select(going), rows[going]
+                beam = beam.select(going)
+                rows = rows[going]
             if len(going) == 0:
                 break
-        state, token = _select(state, rows.flatten(), len(token)), beam.words[:, :, -1].flatten()
+        state = _select(state, rows.flatten(), len(token))
+        token = beam.words[:, :, -1].flatten()
     return _hypotheses(*result, limits, norm, model)
 
 # %% ../nbs/12_search.ipynb #cell-81
+def _ids(ids: Sequence[int]) -> tuple[int, ...]:
+    "Token ids as a tuple; ValueError if one is negative."
+    ids = tuple(map(operator.index, ids))
+    if min(ids, default=0) < 0:
+        raise ValueError(f"token id {min(ids)} must be at least 0")
+    return ids
+
+
+def _check_vocabulary(ids: Sequence[int], V: int) -> None:
+    "Raise ValueError if an id is outside the vocabulary."
+    if max(ids, default=0) >= V:
+        raise ValueError(f"token id {max(ids)} is outside the vocabulary of {V} words")
+
+
 @dataclass(frozen=True)
 class ForbiddenWords:
     """An `adjust` for any search: these ids are never written."""
 
     ids: Sequence[int]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", _ids(self.ids))
+
     def __call__(self, logp: Tensor, words: Tensor, sentence: Tensor) -> Tensor:
+        _check_vocabulary(self.ids, logp.shape[1])
         return logp.index_fill(1, torch.tensor(self.ids, dtype=torch.long, device=logp.device), -math.inf)
 
 
@@ -387,10 +454,16 @@ class ForcedBeginning:
 
     beginnings: Sequence[Sequence[int]]   # B lists of ids; an empty one leaves its sentence free
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beginnings", tuple(map(_ids, self.beginnings)))
+
     def __call__(self, logp: Tensor, words: Tensor, sentence: Tensor) -> Tensor:
-        t = words.shape[1]
-        forced = torch.tensor([ids[t] if t < len(ids) else -1 for ids in self.beginnings], device=logp.device)
-        forced = forced[sentence][:, None]                                               # (N, 1), -1: free
+        t, B = words.shape[1], len(self.beginnings)
+        if sentence.max() >= B:
+            raise ValueError(f"{B} beginnings are too few: there is a sentence number {int(sentence.max()) + 1}")
+        ids = [begin[t] if t < len(begin) else -1 for begin in self.beginnings]          # -1: free
+        _check_vocabulary(ids, logp.shape[1])
+        forced = torch.tensor(ids, device=logp.device)[sentence][:, None]                # (N, 1)
         others = torch.arange(logp.shape[1], device=logp.device) != forced               # (N, V)
         return logp.masked_fill(others & (forced >= 0), -math.inf)
 
@@ -401,12 +474,16 @@ class NoRepeatedNgrams:
 
     n: int
 
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.n % 1:
+            raise ValueError(f"n={self.n} must be a whole number of at least 1")
+
     def __call__(self, logp: Tensor, words: Tensor, sentence: Tensor) -> Tensor:
         if words.shape[1] < self.n:
             return logp
         ngrams = words.unfold(1, self.n, 1)                                              # (N, t - n + 1, n)
         last = words[:, None, words.shape[1] - self.n + 1:]                              # (N, 1, n - 1)
-        row, place = (ngrams[:, :, :-1] == last).all(-1).nonzero(as_tuple=True)          # begins as the words end
+        row, place = (ngrams[:, :, :-1] == last).all(-1).nonzero(as_tuple=True)          # begin like `last`
         logp = logp.clone()
         logp[row, ngrams[row, place, -1]] = -math.inf
         return logp
@@ -414,11 +491,11 @@ class NoRepeatedNgrams:
 # %% ../nbs/12_search.ipynb #cell-89
 _GROUP = 20            # words in a group
 _FEWEST_GROUPS = 10    # for each word that is wanted; with fewer groups a plain topk is as fast
-_TOGETHER = 2**19      # logits that are looked at together, 2 MB
+_TOGETHER = 2**19      # logits that are processed together, 2 MB
 
 
 def _best_words(logp: Tensor, count: int) -> tuple[Tensor, Tensor]:   # (N, V) -> log p and words, (N, C) each
-    "`logp.topk(count)`, looking only into the C groups of words with the largest maxima: 1.4 times as fast."
+    "`logp.topk(count)`, 1.4 times as fast: it ranks only the words of the C groups with the largest maxima."
     V = logp.shape[1]
     G = V // _GROUP                                                       # groups; word w is in group w % G
     if G < _FEWEST_GROUPS * count:
@@ -434,10 +511,10 @@ def _best_words(logp: Tensor, count: int) -> tuple[Tensor, Tensor]:   # (N, V) -
 
 
 def _fast_candidates(logits: Tensor, scores: Tensor, banned: Tensor, eos_id: int, count: int) -> _Candidates:
-    """`_plain_candidates` of `_log_probs`: with K = 5, V = 8,000 in 1/3 of the time for n = 100, in 2/3 for n = 8.
+    """`_plain_candidates` of `_log_probs`, faster: for K = 5, V = 8,000 in 1/3 of the time if n = 100, 2/3 if n = 8.
 
-    The best extensions of W hypotheses are among the best of each. And some rows at a time need little memory,
-    again and again the same, which is still in the processor's cache.
+    The best extensions of W hypotheses are among the best of each. Processing a few rows at a time reuses the same
+    2 MB, which stay in the processor's cache.
     """
     (n, W), V = scores.shape, logits.shape[1]
     parts = []
