@@ -174,7 +174,8 @@ def _read(problem: _Problem, nodes: list[_Node], state: DecodingState) -> tuple[
     model, device = problem.model, problem.first.device
     last = [node.words[-1] if node.words else problem.first[node.sentence] for node in nodes]
     logits, state = model.step(state, torch.tensor(last, device=device))
-    logp = _log_probs(logits, _banned(model, device)[0])
+    always_banned, _ = _banned(model, device)
+    logp = _log_probs(logits, always_banned)
     if problem.adjust is not None:
         logp = _adjusted(problem.adjust, logp, nodes)
     return logp + torch.tensor([node.logp for node in nodes], device=device)[:, None], state

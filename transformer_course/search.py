@@ -22,7 +22,7 @@ from .protocols import DecodingState, Searchable
 
 # B sentences in src (B, S), n of them still searched; W live hypotheses of each (1 at first, then K), in N = n W rows
 # K beam_size; C candidates that are wanted; V vocabulary
-# t words written so far, T at most; L words in the longest of the hypotheses that are returned
+# t words written so far (in the loops, counting the word of this step), T at most; L words in the longest of the hypotheses that are returned
 
 # A rule that any search can be given, for example ForbiddenWords. It is called once a step as
 # adjust(logp, words, sentence), with log p of the next words (N, V), the words so far (N, t) and the row of src that
@@ -34,7 +34,7 @@ Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
 # %% ../nbs/12_search.ipynb #cell-17
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """What a search found for B sentences. Sorted by score.
+    """What a search found for B sentences. Each n-best list is sorted by score.
 
     If the search was given a rule (`adjust`), log p is the sum of what the rule returned, not normalised again.
     """
@@ -137,7 +137,7 @@ class _Candidates(NamedTuple):
 def _plain_candidates(logp: Tensor, scores: Tensor, eos_id: int, count: int) -> _Candidates:
     "The best of `scores` (n, W) of the live hypotheses plus `logp` (n W, V) of the next words."
     # used when a rule is given; the fast version is at the end
-    total = scores[:, :, None] + logp.reshape(*scores.shape, -1)                    # (n, W, V)
+    total = scores[:, :, None] + logp.reshape(*scores.shape, -1)                   # (n, W, V)
     ends = total[:, :, eos_id].clone()                                             # (n, W)
     total[:, :, eos_id] = -math.inf
     best, place = total.flatten(1).topk(count)                                     # of W V places
@@ -191,7 +191,7 @@ def greedy_search(
 ) -> Hypotheses:             # scores are log p
     """Take the likeliest word at every step. A hypothesis that has not ended by max_len is cut there, without EOS.
 
-    In that it differs from a beam search with beam_size=1, which writes EOS as the last word, number max_len.
+    A beam search with beam_size=1 would end it instead, with EOS as word number max_len.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
     return _write(model, src, max_len, min_len, adjust, choose=partial(torch.argmax, dim=-1))
@@ -252,7 +252,7 @@ def _norms(longest: int, penalty: float, normalisation: str, device=None) -> Ten
 # %% ../nbs/12_search.ipynb #cell-46
 @dataclass(frozen=True, eq=False)
 class _Beam:
-    "The n sentences that are still searched, after t words: each has W live, and K places for finished."
+    "n sentences still searched, after t words: W live hypotheses of each, and K places for finished ones."
 
     sentence: Tensor       # (n,) its row in src
     limit: Tensor          # (n,) its maximum length
@@ -328,7 +328,9 @@ def _going(beam: _Beam, t: int, norm: Tensor, exact_stop: bool) -> Tensor:   # (
     no_room = beam.limit <= t
     no_hope = beam.scores[:, 0] / norm[beam.limit] <= worst
     k_finished = worst > -math.inf
-    done = no_room | no_hope if exact_stop else no_room | no_hope | k_finished
+    done = no_room | no_hope
+    if not exact_stop:
+        done = done | k_finished
     return (~done).nonzero()[:, 0]
 
 
@@ -380,7 +382,7 @@ def beam_search(
     the K best of all sentences. By default even such a beam may stop before it reaches the best.
 
     Hypotheses are returned without EOS, cut at max_len, only if no end counted before max_len and no live
-    hypothesis can end there (p(EOS) = 0). Greedy search cuts; a beam of 1 writes EOS as word max_len instead.
+    hypothesis can end there (p(EOS) = 0). Greedy search cuts there; a beam of 1 ends with EOS as word number max_len.
     With `adjust`, scores are sums of the adjusted log p, not normalised again, divided by the norm.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
