@@ -22,7 +22,8 @@ from .protocols import DecodingState, Searchable
 
 # B sentences in src (B, S), n of them still searched; W live hypotheses of each (1 at first, then K), in N = n W rows
 # K beam_size; C candidates that are wanted; V vocabulary
-# t words written so far (in the loops, counting the word of this step), T at most; L words in the longest of the hypotheses that are returned
+# t words written so far (in the loops, counting the word of this step), T at most; L words in the longest hypothesis
+# that is returned
 
 # A rule that any search can be given, for example ForbiddenWords. It is called once a step as
 # adjust(logp, words, sentence), with log p of the next words (N, V), the words so far (N, t) and the row of src that
