@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention import Dense, MultiHeadAttention
-from .transformer import DecoderLayer, Transformer
+from .attention import Dense
+from .transformer import Decoder, DecoderLayer, Transformer
 
 # %% ../nbs/27_fast_decoding.ipynb #cell-5
 ROOM = 16            # words of each hypothesis for which a new store has room: fewer, more copies; more, more to attend to
@@ -144,7 +144,6 @@ class FastLayer:
 
     def __init__(self, layer: DecoderLayer):
         heads, over = layer.self_attention.heads, layer.cross_attention.heads
-        _check(heads, over)
         self.n_heads, self.places, self.residuals = heads.n_heads, layer.self_attention.places, layer.residuals
         self.project, self.join = Linear(heads.in_proj.weight, heads.in_proj.bias), Linear(heads.out_proj.weight, heads.out_proj.bias)
         query = slice(over.in_proj.d_out)
@@ -178,22 +177,25 @@ class FastLayer:
         return self.join_source(attend(side_by_side(query, len(source_mask)), *source, source_mask))
 
 
-def _check(*attentions: MultiHeadAttention) -> None:
-    "Only what `attend` computes."
-    for heads in attentions:
-        if type(heads.pattern) is not Dense:
-            raise ValueError(f"FastDecoder knows the attention pattern Dense, not {type(heads.pattern).__name__}")
-
-
 def packed(module):
-    "A copy with each nn.Linear as a Linear."
-    if isinstance(module, torch.nn.Linear):
+    "A copy with each nn.Linear as a Linear; its other parts are shared."
+    if isinstance(module, nn.Linear):
         return Linear(module.weight, module.bias)
     twin = copy.copy(module)
     twin._modules = {name: packed(child) for name, child in module._modules.items()}
     return twin
 
 # %% ../nbs/27_fast_decoding.ipynb #cell-11
+def _check(decoder: Decoder) -> None:
+    "Only what `FastLayer` computes."
+    attentions = [heads for layer in decoder.layers for heads in (layer.self_attention.heads, layer.cross_attention.heads)]
+    for heads in attentions:
+        if type(heads.pattern) is not Dense:
+            raise ValueError(f"FastDecoder knows the attention pattern Dense, not {type(heads.pattern).__name__}")
+    if len({(heads.n_heads, heads.d_head) for heads in attentions}) > 1:
+        raise ValueError("FastDecoder wants the same number of heads, and of the same size, in every layer")
+
+# %% ../nbs/27_fast_decoding.ipynb #cell-12
 class FastDecoder:
     """A Transformer for searches alone: `start` and `step` give the same numbers as the model's own, sooner.
 
@@ -208,6 +210,7 @@ class FastDecoder:
     ):
         weight = model.output.weight
         self.model = model if dtype in (None, weight.dtype) else copy.deepcopy(model).to(dtype)
+        _check(self.model.decoder)
         self.layers = [FastLayer(layer) for layer in self.model.decoder.layers]
         self.vocabulary = self.model.output.weight.detach().t().contiguous()     # (D, V)
         self.pad_id, self.bos_id, self.eos_id = model.pad_id, model.bos_id, model.eos_id
@@ -226,6 +229,7 @@ class FastDecoder:
         "Encode once: the state before the first word."
         memory, mask = self.model.encode(src)
         source = torch.stack([torch.stack(pair) for pair in self.model.decoder.source_keys(memory)])
+        source.mul_(mask.mT)                                    # a source without a word gives zeros, whatever its weights
         return FastState(source, forbid(mask).to(source.dtype), Words.none(source), 0, source.new_empty(0, 0))
 
     @torch.inference_mode()
@@ -251,7 +255,7 @@ class FastDecoder:
         logits = torch.mm(hidden, self.vocabulary, out=logits if logits.shape == shape else hidden.new_empty(shape))
         return logits if self.model.output.bias is None else logits.add_(self.model.output.bias)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-12
+# %% ../nbs/27_fast_decoding.ipynb #cell-13
 def fast(model, dtype: torch.dtype | None = None):
     "A model's FastDecoder if it can have one, else the model itself: searches take either."
     try:
@@ -259,7 +263,7 @@ def fast(model, dtype: torch.dtype | None = None):
     except ValueError:
         return model
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-13
+# %% ../nbs/27_fast_decoding.ipynb #cell-14
 def on_each_core(work: Callable, items: Iterable, workers: int | None = None) -> Iterator:
     """work(item) for every item, in order, in as many threads as PyTorch has (or `workers`), each with its share of them.
 
