@@ -69,9 +69,9 @@ def assert_same(found, expected):
         assert_close([score for words, score in mine], [score for words, score in theirs], rtol=0, atol=1e-4)
 
 
-SEARCHES = {"greedy": partial(greedy_search, max_len=40), "greedy, long": partial(greedy_search, max_len=40, min_len=40),
-            **{f"beam {size}": partial(beam_search, beam_size=size, max_len=40) for size in (1, 2, 5)},
-            "beam 5, long": partial(beam_search, beam_size=5, max_len=40, min_len=40),
+SEARCHES = {"greedy": partial(greedy_search, max_len=36), "greedy, long": partial(greedy_search, max_len=36, min_len=36),
+            **{f"beam {size}": partial(beam_search, beam_size=size, max_len=36) for size in (1, 2, 5)},
+            "beam 5, long": partial(beam_search, beam_size=5, max_len=36, min_len=36),
             "beam 3, exact": partial(beam_search, beam_size=3, max_len=20, exact_stop=True, length_penalty=0.6)}
 
 
@@ -140,12 +140,6 @@ def test_a_sentence_without_a_word_and_a_batch_without_padding():
     src[2] = model.pad_id
     for given in (src, src[:1], src[2:3]):
         assert_same(beam_search(FastDecoder(model), given, 3, 12), beam_search(model, given, 3, 12))
-
-
-def test_no_rows():
-    quick = FastDecoder(make())
-    state = quick.step(quick.start(sources(quick)), torch.full((5,), 4))[1].select(torch.tensor([], dtype=torch.long))
-    assert quick.step(state, torch.tensor([], dtype=torch.long))[0].shape == (0, 23)
 
 
 def test_words_are_shared_and_forgotten():
