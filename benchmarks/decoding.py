@@ -25,10 +25,10 @@ from timing import interleaved, record
 from torch.testing import assert_close
 
 from transformer_course.fast_decoding import FastDecoder, on_each_core
+from transformer_course.presets import PRESETS
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.text import pad
 from transformer_course.transformer import Transformer
-from transformer_course.translation import PRESETS
 
 SENTENCES, BATCH, PART, BEAM = 1000, 100, 200, 5
 EACH, ONE, PLAIN = "this library, on each core", "this library, one search", "this library, plain, on each core"

@@ -6,7 +6,7 @@
 __all__ = ['ROOM', 'FORBIDDEN', 'forbid', 'Words', 'FastState', 'Linear', 'side_by_side', 'attend', 'FastLayer', 'packed',
            'FastDecoder', 'fast', 'on_each_core']
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-4
+# %% ../nbs/27_fast_decoding.ipynb #cell-7
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from .attention import Dense
 from .transformer import Decoder, DecoderLayer, Transformer
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-5
+# %% ../nbs/27_fast_decoding.ipynb #cell-9
 ROOM = 16            # words of each hypothesis for which a new store has room: fewer, more copies; more, more to attend to
 FORBIDDEN = -1e30    # added to a score: its weight is exactly 0
 
@@ -28,7 +28,7 @@ def forbid(allowed: Tensor) -> Tensor:   # bool
     "What to add to scores: 0 where attention is allowed."
     return torch.zeros((), device=allowed.device).where(allowed, FORBIDDEN)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-6
+# %% ../nbs/27_fast_decoding.ipynb #cell-10
 @dataclass(frozen=True, eq=False)
 class Words:
     """What the hypotheses of n sentences have read, W hypotheses each: every word stands here once, whoever has read it."""
@@ -94,7 +94,7 @@ def _groups(sentences: Tensor) -> tuple[Tensor, int]:   # (N',) of each row -> (
     groups, sizes = torch.unique_consecutive(sentences, return_counts=True)
     return (groups, int(sizes[0])) if len(sizes) and (sizes == sizes[0]).all() else (sentences, 1)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-7
+# %% ../nbs/27_fast_decoding.ipynb #cell-12
 @dataclass(frozen=True, eq=False)
 class FastState:
     """What decoding needs to know of n sentences with W hypotheses each."""
@@ -112,7 +112,7 @@ class FastState:
             return replace(self, words=words)
         return replace(self, words=words, source=self.source.index_select(2, sentences), source_mask=self.source_mask[sentences])
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-8
+# %% ../nbs/27_fast_decoding.ipynb #cell-14
 class Linear:
     """A linear map for rows: x W + b, with the matrix as the product wants it."""
 
@@ -123,7 +123,7 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:   # (N, in) -> (N, out)
         return torch.addmm(self.bias, x, self.weight)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-9
+# %% ../nbs/27_fast_decoding.ipynb #cell-16
 def side_by_side(part: Tensor, n: int) -> Tensor:   # (n W, H, 1, K) -> (n, H, W, K)
     "One position of each hypothesis, as W positions of each sentence."
     N, H, one, K = part.shape
@@ -138,7 +138,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, added: Tensor) -> Tensor
     heads = torch.bmm(weights.view(n * H, W, -1), values).view(n, H, W, K)
     return heads.transpose(1, 2).reshape(n * W, H * K)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-10
+# %% ../nbs/27_fast_decoding.ipynb #cell-18
 class FastLayer:
     """A decoder layer that reads one word of each hypothesis."""
 
@@ -185,7 +185,7 @@ def packed(module):
     twin._modules = {name: packed(child) for name, child in module._modules.items()}
     return twin
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-11
+# %% ../nbs/27_fast_decoding.ipynb #cell-20
 def _check(decoder: Decoder) -> None:
     "Only what `FastLayer` computes."
     attentions = [heads for layer in decoder.layers for heads in (layer.self_attention.heads, layer.cross_attention.heads)]
@@ -195,7 +195,7 @@ def _check(decoder: Decoder) -> None:
     if len({(heads.n_heads, heads.d_head) for heads in attentions}) > 1:
         raise ValueError("FastDecoder wants the same number of heads, and of the same size, in every layer")
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-12
+# %% ../nbs/27_fast_decoding.ipynb #cell-22
 class FastDecoder:
     """A Transformer for searches alone: `start` and `step` give the same numbers as the model's own, sooner.
 
@@ -255,7 +255,7 @@ class FastDecoder:
         logits = torch.mm(hidden, self.vocabulary, out=logits if logits.shape == shape else hidden.new_empty(shape))
         return logits if self.model.output.bias is None else logits.add_(self.model.output.bias)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-13
+# %% ../nbs/27_fast_decoding.ipynb #cell-28
 def fast(model, dtype: torch.dtype | None = None):
     "A model's FastDecoder if it can have one, else the model itself: searches take either."
     try:
@@ -263,7 +263,7 @@ def fast(model, dtype: torch.dtype | None = None):
     except ValueError:
         return model
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-14
+# %% ../nbs/27_fast_decoding.ipynb #cell-30
 def on_each_core(work: Callable, items: Iterable, workers: int | None = None) -> Iterator:
     """work(item) for every item, in order, in as many threads as PyTorch has (or `workers`), each with its share of them.
 
