@@ -48,7 +48,7 @@ def marian_like():
     """Another activation, a bias of the output, a norm inside the embedding, other special ids."""
     parts = Parts(partial(MultiHeadAttention, 12, 2), partial(FeedForward, 12, 7, activation=F.silu), partial(Residual, 12))
     embedding = Embedding(nn.Embedding(23, 12), Learned(12, 64), norm=nn.LayerNorm(12))
-    return redrawn(Transformer.from_parts(embedding, embedding, Encoder(2, parts), Decoder(1, parts), Output(nn.Linear(12, 23), bias=True),
+    return redrawn(Transformer.from_parts(embedding, embedding, Encoder(2, parts), Decoder(1, parts), Output(nn.Linear(12, 23, bias=False), bias=True),
                                           pad_id=22, bos_id=22, eos_id=3))
 
 

@@ -92,7 +92,7 @@ class Words:
 def _groups(sentences: Tensor) -> tuple[Tensor, int]:   # (N',) of each row -> (n',), rows in each group
     "Neighbours of one sentence are a group if all groups are equally large; else each row is a group of its own."
     groups, sizes = torch.unique_consecutive(sentences, return_counts=True)
-    return (groups, int(sizes[0])) if len(sizes) and (sizes == sizes[0]).all() else (sentences, 1)
+    return (groups, int(sizes[0])) if (sizes == sizes[0]).all() else (sentences, 1)
 
 # %% ../nbs/27_fast_decoding.ipynb #cell-12
 @dataclass(frozen=True, eq=False)
@@ -228,7 +228,7 @@ class FastDecoder:
     def start(self, src: Tensor) -> FastState:   # (B, S)
         "Encode once: the state before the first word."
         memory, mask = self.model.encode(src)
-        source = torch.stack([torch.stack(pair) for pair in self.model.decoder.source_keys(memory)])
+        source = torch.stack([torch.stack(pair) for pair in self.model.decoder.project_source(memory)])
         source.mul_(mask.mT)                                    # a source without a word gives zeros, whatever its weights
         return FastState(source, forbid(mask).to(source.dtype), Words.none(source), 0, source.new_empty(0, 0))
 
@@ -246,7 +246,7 @@ class FastDecoder:
         x = self.model.tgt_embedding(token[:, None], state.length)[:, 0]             # (N, D)
         for layer, past, source in zip(self.layers, words.pairs.flatten(2, 3), state.source.flatten(2, 3), strict=True):
             x = layer(x, past, words, may_read, state.length, source, state.source_mask)
-        logits = self._logits(self.model.decoder.last(x), state.logits)
+        logits = self._logits(self.model.decoder.final_norm(x), state.logits)
         return logits, replace(state, words=words, length=state.length + 1, logits=logits)
 
     def _logits(self, hidden: Tensor, logits: Tensor) -> Tensor:   # (N, D) -> (N, V)
