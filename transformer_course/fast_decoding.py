@@ -271,6 +271,8 @@ def on_each_core(work: Callable, items: Iterable, workers: int | None = None) ->
     """
     threads = torch.get_num_threads()
     workers = workers or threads
-    share = max(1, threads // workers)
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(share,)) as pool:
-        yield from pool.map(work, items)
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(max(1, threads // workers),)) as pool:
+            yield from pool.map(work, items)
+    finally:
+        torch.set_num_threads(threads)       # what a thread sets is what later threads begin with
