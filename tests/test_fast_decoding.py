@@ -1,0 +1,212 @@
+"""The fast decoder against the plain one: the same words and scores, for every variant, search, batch and thread."""
+from functools import partial
+
+import pytest
+import torch
+from parts import Buckets, GatedFeedForward, Window
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from transformer_course.attention import MultiHeadAttention
+from transformer_course.blocks import FeedForward, Residual
+from transformer_course.fast_decoding import ROOM, FastDecoder, fast, on_each_core
+from transformer_course.positions import POSITIONS, Learned
+from transformer_course.protocols import DecodingState, Searchable
+from transformer_course.search import beam_search, greedy_search, sample
+from transformer_course.transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
+
+VARIANTS = {f"{positions}, {norm}, {'tied' if tied else 'untied'}": dict(positions=positions, norm=norm, tied=tied)
+            for positions in POSITIONS for norm in ("pre", "post") for tied in (True, False)}
+
+
+def redrawn(model, seed=1):
+    """Every weight drawn anew, norms and biases too, and large enough that the next word is no coin's toss."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.normal_(0.5 if p.dim() == 1 else 0.0, 0.3)
+    return model.eval()
+
+
+def make(name="sinusoidal, post, tied", **more):
+    return redrawn(Transformer(23, 23, **{"d_model": 12, "n_heads": 3, "n_layers": (1, 2), "d_ff": 7, "dropout": 0.1} | VARIANTS[name] | more))
+
+
+def t5_like(activation=partial(F.gelu, approximate="tanh"), bos_id=0):
+    """Gated feed-forward, RMSNorm, no biases, one table of buckets for all layers, targets that begin with padding."""
+    buckets = Buckets(3, both_ways=False, n_buckets=8, farthest=20)
+    parts = Parts(partial(MultiHeadAttention, 12, 3, bias=False, d_head=5), partial(GatedFeedForward, 12, 7, activation),
+                  partial(Residual, 12, 0.0, "pre", nn.RMSNorm), lambda: buckets, partial(nn.RMSNorm, 12))
+    embedding = Embedding(nn.Embedding(23, 12), scaled=False)
+    model = Transformer.from_parts(embedding, embedding, Encoder(1, parts), Decoder(2, parts), Output(embedding.table, bias=True),
+                                   pad_id=0, bos_id=bos_id, eos_id=1)
+    return redrawn(model)
+
+
+def marian_like():
+    """Another activation, a bias of the output, a norm inside the embedding, other special ids."""
+    parts = Parts(partial(MultiHeadAttention, 12, 2), partial(FeedForward, 12, 7, activation=F.silu), partial(Residual, 12))
+    embedding = Embedding(nn.Embedding(23, 12), Learned(12, 64), norm=nn.LayerNorm(12))
+    return redrawn(Transformer.from_parts(embedding, embedding, Encoder(2, parts), Decoder(1, parts), Output(nn.Linear(12, 23, bias=False), bias=True),
+                                          pad_id=22, bos_id=22, eos_id=3))
+
+
+MODELS = {name: partial(make, name) for name in VARIANTS} | {"like T5": t5_like, "like Marian": marian_like}
+
+
+def sources(model, lengths=(9, 4, 1, 9, 6), seed=3):
+    torch.manual_seed(seed)
+    rows = [torch.randint(4, 22, (n,)) for n in lengths]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.pad_id)
+
+
+def assert_same(found, expected):
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    assert_close(found.scores, expected.scores, rtol=0, atol=1e-4)
+    for mine, theirs in zip(found.nbest, expected.nbest, strict=True):
+        assert [words for words, score in mine] == [words for words, score in theirs]
+        assert_close([score for words, score in mine], [score for words, score in theirs], rtol=0, atol=1e-4)
+
+
+SEARCHES = {"greedy": partial(greedy_search, max_len=36), "greedy, long": partial(greedy_search, max_len=36, min_len=36),
+            **{f"beam {size}": partial(beam_search, beam_size=size, max_len=36) for size in (1, 2, 5)},
+            "beam 5, long": partial(beam_search, beam_size=5, max_len=36, min_len=36),
+            "beam 3, exact": partial(beam_search, beam_size=3, max_len=20, exact_stop=True, length_penalty=0.6)}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_words_and_scores(name, search):
+    model = MODELS[name]()
+    src = sources(model)
+    assert_same(SEARCHES[search](FastDecoder(model), src), SEARCHES[search](model, src))
+
+
+@pytest.mark.parametrize("name", ["relative, pre, tied", "alibi, post, tied"])
+def test_a_limit_for_each_row(name):
+    model = make(name)
+    src, limits = sources(model), torch.tensor([3, 30, 1, 17, 22])
+    for search in (greedy_search, partial(beam_search, beam_size=4)):
+        assert_same(search(FastDecoder(model), src, max_len=limits), search(model, src, max_len=limits))
+
+
+def test_sampling_draws_the_same_words():
+    model = make()
+    draw = lambda m: sample(m, sources(model), 30, generator=torch.Generator().manual_seed(5))
+    assert_same(draw(FastDecoder(model)), draw(model))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_selection_gives_the_logits_of_the_plain_state(name):
+    """Rows in any order, repeated, unequal in number: what beams, samples and trees may ask for; longer than a store has room."""
+    model = MODELS[name]()
+    quick = FastDecoder(model)
+    src, generator = sources(model), torch.Generator().manual_seed(7)
+    with torch.inference_mode():
+        plain, state = model.start(src), quick.start(src)
+        rows = len(src)
+        for t in range(2 * ROOM + 5):
+            token = torch.randint(4, 22, (rows,), generator=generator)
+            expected, plain = model.step(plain, token)
+            found, state = quick.step(state, token)
+            assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            chosen = torch.randint(rows, (rows + t % 3,), generator=generator)
+            if t % 4 == 1:
+                chosen = torch.arange(rows).repeat_interleave(2)[:14]
+            elif t % 4:
+                chosen = chosen.sort().values
+            chosen = chosen[:9]
+            rows, plain, state = len(chosen), plain.select(chosen), state.select(chosen)
+
+
+def test_a_state_stays_as_it_is():
+    """Two words read after the same state: each has its own future."""
+    model = make("rotary, pre, tied")
+    quick, src = FastDecoder(model), sources(model)
+    with torch.inference_mode():
+        state, plain = quick.start(src), model.start(src)
+        for word in (5, 6, 7):
+            state, plain = quick.step(state, torch.full((5,), word))[1], model.step(plain, torch.full((5,), word))[1]
+        one, other = (quick.step(state, torch.full((5,), word))[1] for word in (8, 9))
+        for branch, word in ((one, 8), (other, 9), (one, 8)):
+            expected = model.step(model.step(plain, torch.full((5,), word))[1], torch.full((5,), 4))[0]
+            assert_close(quick.step(branch, torch.full((5,), 4))[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sentence_without_a_word_and_a_batch_without_padding():
+    model = make()
+    src = sources(model)
+    src[2] = model.pad_id
+    for given in (src, src[:1], src[2:3]):
+        assert_same(beam_search(FastDecoder(model), given, 3, 12), beam_search(model, given, 3, 12))
+
+
+def test_words_are_shared_and_forgotten():
+    """With a beam of 5 the store is far from five times the words; without, it has no more than a word's room too many."""
+    quick = FastDecoder(make(n_layers=1))
+    src = torch.randint(4, 22, (6, 5))
+    with torch.inference_mode():
+        state, token, generator = quick.start(src), torch.full((6,), 1), torch.Generator().manual_seed(1)
+        for t in range(60):
+            state = quick.step(state, token)[1]
+            origin = torch.randint(2, (6, 5), generator=generator) * (t > 0)     # all come from the first two: they coalesce
+            state = state.select((torch.arange(6)[:, None] * (5 if t else 1) + origin).flatten())
+            token = torch.randint(4, 22, (30,), generator=generator)
+    assert state.words.read.shape[2] < 60 + 2 * 5 * ROOM
+    assert state.words.read.any(1).sum(1).max() < 60 + 20
+
+
+def test_threads_give_what_one_gives():
+    model = make("relative, post, tied")
+    quick, batches = FastDecoder(model), [sources(model, seed=seed) for seed in range(7)]
+    search = lambda src: beam_search(quick, src, 4, 25)
+    threads = torch.get_num_threads()
+    for found, src in zip(on_each_core(search, batches, workers=3), batches, strict=True):
+        assert_same(found, search(src))
+    assert torch.get_num_threads() == threads
+
+
+def test_an_error_stands_where_the_result_would():
+    def work(item):
+        if item == 2:
+            raise ValueError("two")
+        return item
+    results = on_each_core(work, range(4), workers=2)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="two"):
+        next(results)
+
+
+def test_bfloat16_is_near():
+    model = make()
+    src = sources(model)
+    quick = FastDecoder(model, torch.bfloat16)
+    assert model.output.weight.dtype == torch.float32 and quick.vocabulary.dtype == torch.bfloat16
+    logits, expected = (m.step(m.start(src), torch.full((5,), 4))[0] for m in (quick, model))
+    assert_close(logits.float(), expected, rtol=0.1, atol=0.3)
+    assert len(beam_search(quick, src, 3, 20)) == 5
+
+
+def test_protocols_are_kept():
+    quick = FastDecoder(make())
+    assert isinstance(quick, Searchable) and isinstance(quick.start(sources(quick)), DecodingState)
+    with pytest.raises(ValueError, match="2 words for 5"):
+        quick.step(quick.start(sources(quick)), torch.tensor([4, 4]))
+    with pytest.raises(ValueError, match="evaluation"):
+        greedy_search(FastDecoder(make().train()), sources(quick), 5)
+
+
+def test_what_it_does_not_know_it_names_and_fast_gives_back_the_model():
+    parts = Parts(partial(MultiHeadAttention, 12, 3, pattern=Window(3)), partial(FeedForward, 12, 7), partial(Residual, 12))
+    embedding = Embedding(nn.Embedding(23, 12))
+    model = Transformer.from_parts(embedding, embedding, Encoder(1, parts), Decoder(1, parts), Output(embedding.table)).eval()
+    with pytest.raises(ValueError, match="Dense, not Window"):
+        FastDecoder(model)
+    assert fast(model) is model and isinstance(fast(make()), FastDecoder)
+    uneven = make(n_layers=(1, 2))
+    uneven.decoder.layers[1].cross_attention.heads = MultiHeadAttention(12, 2)
+    with pytest.raises(ValueError, match="heads"):
+        FastDecoder(uneven)
+    recurrent = nn.GRU(3, 4)
+    assert fast(recurrent) is recurrent
