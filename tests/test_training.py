@@ -9,17 +9,20 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
 import torch
 from torch.testing import assert_close
 
+from transformer_course import training
 from transformer_course.batching import PairBatches, batch_plan
 from transformer_course.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
 from transformer_course.files import CHECKSUMS, FolderLock, read_files
-from transformer_course.training import Settings, Trainer, adam, fit, matmul_precision
+from transformer_course.training import Settings, Trainer, adam, evaluate_loss, fit, matmul_precision
 from transformer_course.transformer import Transformer
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")
@@ -296,7 +299,7 @@ def test_two_processes_that_were_stopped_end_with_the_same_bits(tmp_path):
     stopped.communicate(timeout=300)
     assert 6 <= int(checkpoint_folders(tmp_path / "stopped")[-1].name[5:]) < 17
     again = finished(ranks(2, tmp_path / "stopped", 17, dropout=0.3), tmp_path / "stopped")
-    assert again[0]["step"] == whole[0]["step"] == 17 and again[0]["losses"] == whole[0]["losses"]
+    assert again[0]["step"] == whole[0]["step"] == 17 and again[0]["loss_sums"] == whole[0]["loss_sums"]
     assert again[1].keys() == whole[1].keys() and {"random.0.cpu", "random.1.cpu"} <= again[1].keys()
     for name, tensor in whole[1].items():
         assert torch.equal(again[1][name], tensor), name
@@ -335,7 +338,7 @@ def spoilt_states(facts: dict):
     for name in facts:
         yield json.dumps({key: value for key, value in facts.items() if key != name}).encode()
         yield json.dumps(facts | {name: "seven"}).encode()
-    for change in ({"position": 10**9}, {"step": -1}, {"losses": []}, {"losses": ["x"]}, {"losses": [float("nan")]}, {"history": [3]},
+    for change in ({"position": 10**9}, {"step": -1}, {"loss_sums": []}, {"loss_sums": ["x"]}, {"loss_sums": [float("nan")]}, {"history": [3]},
                    {"history": [{}]}, {"epochs": {"1": "f00"}}, {"epochs": {"../x": None}}, {"run": {}}):
         yield json.dumps(facts | change).encode()
 
@@ -353,7 +356,7 @@ def spoilt_tensors(tensors: dict):
 
 def test_files_that_carry_a_valid_checksum_and_hold_something_else_are_one_error_that_names_them(tmp_path):
     run = trainer(tmp_path, average=2)
-    run.run(steps=len(run.plan()) + 2, progress=False)
+    run.run(steps=len(run.steps_of(0)) + 2, progress=False)
     (newest,) = checkpoint_folders(tmp_path)
     files = read_files(newest)
     spoilt = [("state.json", content) for content in spoilt_states(json.loads(files["state.json"]))]
@@ -433,7 +436,7 @@ def test_a_precision_that_does_not_exist_changes_nothing():
 
 def test_the_weights_of_an_epoch_are_written_once(tmp_path):
     run = trainer(tmp_path, average=3, checkpoint_steps=1)
-    epoch = len(run.plan())
+    epoch = len(run.steps_of(0))
     run.run(steps=2 * epoch + 1, progress=False)
     written = {path.name: (path / "weights.safetensors").stat().st_mtime_ns for path in tmp_path.glob("epoch-*")}
     run.run(steps=2 * epoch + 3, progress=False)
@@ -495,3 +498,177 @@ def test_an_optimizer_refuses_what_belongs_to_another():
     for wrong in ({"2.exp_avg": torch.zeros(2)}, {"x.exp_avg": torch.zeros(2)}, {"0.exp_avg": torch.zeros(3, 2)}):
         with pytest.raises(ValueError, match="the optimizer"):
             put_optimizer_state(optimizer, kept | wrong)
+
+
+# Values that cannot be, and runs that stop at awkward moments
+
+def small_model():
+    torch.manual_seed(0)
+    return Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8, dropout=0.0)
+
+
+def same_weights(a, b):
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_a_kill_during_validation_loses_no_record(tmp_path):
+    class Killed(PairBatches):
+        def in_order(self):
+            if armed:
+                raise KeyboardInterrupt
+            return super().in_order()
+
+    def made():
+        return Trainer(small_model(), BATCHES, lambda step, progress: 0.01, Killed(examples(9), 20),
+                       Settings(device="cpu", checkpoint_steps=1), folder=tmp_path)
+
+    armed, epoch = False, len(BATCHES.plan(1, 0))
+    killed = made()
+    armed = True
+    with pytest.raises(KeyboardInterrupt):
+        killed.run(steps=epoch, progress=False)
+    armed = False
+    again = made()
+    again.load()
+    again.run(steps=epoch, progress=False)
+    assert [record["step"] for record in again.history] == [epoch] and (again.epoch, again.position) == (1, 0)
+
+
+def test_the_clock_of_many_processes_goes_on_after_months(monkeypatch):
+    run = trainer(None)
+    monkeypatch.setattr(run, "accelerator", SimpleNamespace(num_processes=2))
+    monkeypatch.setattr(training, "gather", lambda numbers: torch.cat([numbers, numbers]))
+    run.clock.seconds = 3e7                           # float32 would count in steps of two seconds from here
+    run.clock.start()
+    time.sleep(0.001)
+    assert not run._agree(False)
+    assert 0.001 < run.seconds - 3e7 < 1
+
+
+@pytest.mark.parametrize("cause", ["rate", "gradient"])
+def test_a_last_step_that_ruins_the_weights_is_not_saved(tmp_path, cause):
+    run = trainer(tmp_path)
+    run.run(steps=2, progress=False)
+    if cause == "rate":
+        run.schedule = lambda step, progress: float("nan")
+    else:
+        next(run.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(FloatingPointError, match="a weight became"):
+        run.run(steps=3, progress=False)
+    assert [path.name for path in checkpoint_folders(tmp_path)] == ["step-00000002"]
+
+
+def test_a_validation_loss_that_is_not_finite_is_reported(tmp_path):
+    class OnlyInTraining(Transformer):
+        def loss(self, *batch, smoothing=0.1):
+            return super().loss(*batch, smoothing=smoothing) * (1.0 if self.training else float("nan"))
+
+    model = OnlyInTraining(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+    with pytest.raises(FloatingPointError, match="validation loss became nan in epoch 1"):
+        fit(model, BATCHES, lambda step, progress: 0.01, steps=30, valid=BATCHES, progress=False,
+            settings=Settings(device="cpu", keep_best=True))
+
+
+@pytest.mark.parametrize("settings", [{"average": 3}, {"keep_best": True}])
+def test_after_the_result_a_run_goes_on_from_where_training_was(tmp_path, settings):
+    steps = 3 * len(BATCHES.plan(1, 0)) + 2
+    rate = lambda step, progress: 0.01 if step < 12 else 0.3
+    make = lambda folder=None: Trainer(small_model(), BATCHES, rate, BATCHES, Settings(device="cpu", **settings), folder=folder)
+    whole, shown = make(), make(tmp_path)
+    whole.run(steps=steps, progress=False)
+    shown.run(steps=steps, progress=False)
+    shown.put_result()
+    result = small_model()
+    result.load_state_dict(shown.model.state_dict())
+    assert not same_weights(shown.model, whole.model)
+    shown.put_result()                                # asked again, it is the same
+    assert same_weights(shown.model, result)
+    shown.save()
+    again = make(tmp_path)
+    again.load()
+    assert same_weights(again.model, whole.model)     # a checkpoint holds what training goes on from
+    for run in (whole, shown, again):
+        run.run(steps=steps + 4, progress=False)
+    assert same_weights(shown.model, whole.model) and same_weights(again.model, whole.model)
+
+
+@pytest.mark.parametrize("name, value", [
+    ("clip", 0.0), ("clip", -1.0), ("clip", float("nan")), ("smoothing", -0.1), ("smoothing", 1.0), ("smoothing", float("nan")),
+    ("checkpoint_steps", 0), ("checkpoint_seconds", -1.0), ("checkpoint_seconds", float("nan")), ("accumulate", 0), ("average", 0)])
+def test_settings_that_cannot_be_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be .*, not {value}"):
+        Settings(**{name: value})
+
+
+def test_no_clipping_and_no_checkpoint_before_the_end_are_possible(tmp_path):
+    endless = {"clip": float("inf"), "checkpoint_seconds": float("inf")}
+    trainer(tmp_path, **endless).run(steps=3, progress=False)
+    again = trainer(tmp_path, **endless)
+    assert again.load().name == "step-00000003"
+
+
+class NoTargets(PairBatches):
+    def tokens(self, batch):
+        return 0
+
+
+def test_batches_without_targets_are_refused_before_anything_is_trained():
+    rate, settings = lambda step, progress: 0.01, Settings(device="cpu")
+    with pytest.raises(ValueError, match="epoch 1 has no targets"):
+        Trainer(small_model(), NoTargets(examples(), 20), rate, settings=settings).run(steps=1, progress=False)
+    with pytest.raises(ValueError, match="no targets"):
+        evaluate_loss(small_model(), NoTargets(examples(), 20))
+    with pytest.raises(ValueError, match="validation batches have no targets"):
+        Trainer(small_model(), BATCHES, rate, NoTargets(examples(), 20), settings)
+
+
+def test_an_evaluation_that_fails_puts_the_mode_back():
+    model = small_model().train()
+    model.loss = lambda *batch, smoothing: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        evaluate_loss(model, BATCHES)
+    assert model.training
+
+
+def test_all_processes_follow_the_first_ones_validation_loss(monkeypatch):
+    run = Trainer(small_model(), BATCHES, lambda step, progress: 0.01, BATCHES, Settings(device="cpu", keep_best=True))
+    run.run(steps=1, progress=False)
+    monkeypatch.setattr(run, "accelerator", SimpleNamespace(num_processes=2, autocast=nullcontext, is_main_process=False))
+    monkeypatch.setattr(training, "gather", lambda numbers: torch.tensor([[2.5]]))
+    monkeypatch.setattr(training, "reduce", lambda total, kind: total)
+    run._end_epoch([BATCHES.plan(1, 0)])
+    assert run.history[-1]["valid"] == 2.5
+
+
+@pytest.mark.parametrize("change", [{"position": 10**6}, {"seconds": -1.0}, {"history": [{"epoch": 1, "loss": 2.0, "valid": float("nan")}]}])
+def test_a_state_that_cannot_be_is_refused_before_the_weights_change(tmp_path, change):
+    trainer(tmp_path).run(steps=3, progress=False)
+    (newest,) = checkpoint_folders(tmp_path)
+    facts = json.loads(read_files(newest)["state.json"])
+    seal(newest, "state.json", json.dumps(facts | change).encode())
+    again, before = trainer(tmp_path), small_model()
+    assert same_weights(again.model, before)
+    with pytest.raises(ValueError, match="its epoch has|holds a negative or non-finite number"):
+        again.load()
+    assert same_weights(again.model, before) and (again.step, again.position) == (0, 0)
+
+
+def test_a_folder_that_the_main_process_cannot_have_stops_all(tmp_path, monkeypatch):
+    "Here we are the second of two processes, and hear what the first one says."
+    monkeypatch.setattr(training, "gather_object", lambda objects: [ValueError("in use by process 7"), *objects])
+    with pytest.raises(ValueError, match="in use by process 7"):
+        with training._held(tmp_path / "new", SimpleNamespace(is_main_process=False), resume=False):
+            raise AssertionError
+    assert not (tmp_path / "new").exists()
+
+
+@posix
+def test_an_interrupt_leaves_the_model_in_evaluation_mode():
+    def rate(step, progress):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0.01
+
+    model = small_model()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, BATCHES, rate, steps=9, settings=Settings(device="cpu"), progress=False)
+    assert not model.training

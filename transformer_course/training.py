@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,26 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import gather, gather_object, reduce
 from torch import Tensor, nn
 
-from .batching import BatchSource
 from .checkpoints import (Checkpoint, Checkpoints, checkpoint_folders, mean_weights, optimizer_state,
                                             put_optimizer_state, put_weights, random_state, set_random_state, take, weights_of)
 from .files import FolderLock
 from .pacing import Budget, Clock, Interrupts, ProgressBar
+from .protocols import BatchSource
 
 # %% ../nbs/06d_training.ipynb #cell-9
 @dataclass(frozen=True)
 class Settings:
     """What decides a training run, besides the model, the batches, the schedule and the optimizer.
 
-    Raises ValueError for values that cannot be, and for a device that this machine does not have.
+    Raises ValueError for a device that this machine does not have, and for values out of range: smoothing is in [0, 1),
+    clip positive (math.inf: no clipping), accumulate, average and checkpoint_steps are at least 1, checkpoint_seconds is
+    at least 0 (math.inf: one checkpoint, at the end).
     """
 
     smoothing: float = 0.1              # of the labels
     clip: float = 1.0                   # largest norm of the gradient
     accumulate: int = 1                 # batches of each process to a step
-    average: int = 1                    # epochs whose final weights are averaged at the end
+    average: int = 1                    # weights that are averaged at the end, see `Trainer.put_result`
     keep_best: bool = False             # at the end take the epoch with the lowest validation loss instead
     seed: int = 1                       # of the order of batches (dropout follows PyTorch's generator)
     device: str = "auto"                # "cpu", "cuda", "mps"; "auto" takes what Accelerate finds
@@ -49,18 +51,30 @@ class Settings:
     checkpoint_steps: int | None = None # the same in steps, where the moment must not depend on the clock
 
     def __post_init__(self):
+        self._check_device()
+        allowed = {
+            "precision": (self.precision in ("auto", "highest", "medium", "bf16"), "auto, highest, medium or bf16"),
+            "smoothing": (0 <= self.smoothing < 1, "at least 0 and less than 1"),
+            "clip": (self.clip > 0, "positive"),
+            "accumulate": (self.accumulate >= 1, "at least 1"),
+            "average": (self.average >= 1, "at least 1"),
+            "checkpoint_seconds": (self.checkpoint_seconds >= 0, "at least 0"),
+            "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1, "None or at least 1"),
+        }
+        for name, (fits, words) in allowed.items():
+            if not fits:
+                raise ValueError(f"{name} must be {words}, not {getattr(self, name)!r}")
+        if self.keep_best and self.average > 1:
+            raise ValueError(f"keep_best takes one epoch's weights, average={self.average} the mean of several: choose one")
+
+    def _check_device(self) -> None:
+        "Raise ValueError for a device that does not exist, or not here."
         available = {"auto": lambda: True, "cpu": lambda: True, "cuda": torch.cuda.is_available,
                      "mps": torch.backends.mps.is_available}
         if self.device not in available:
             raise ValueError(f"device must be one of {', '.join(available)}, not {self.device!r}")
         if not available[self.device]():
             raise ValueError(f"device {self.device!r} is not available on this machine")
-        if self.precision not in ("auto", "highest", "medium", "bf16"):
-            raise ValueError(f"precision must be auto, highest, medium or bf16, not {self.precision!r}")
-        if self.accumulate < 1 or self.average < 1:
-            raise ValueError(f"accumulate and average must be at least 1, not {self.accumulate} and {self.average}")
-        if self.keep_best and self.average > 1:
-            raise ValueError(f"keep_best takes one epoch's weights, average={self.average} the mean of several: choose one")
 
 # %% ../nbs/06d_training.ipynb #cell-12
 _LOCK, _USERS = threading.Lock(), {}      # who is inside `matmul_precision` now, first what was there before
@@ -91,13 +105,16 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 
 def accelerator_for(settings: Settings) -> Accelerator:
-    """An Accelerator for these settings, also where an earlier run in this process had others."""
+    """An Accelerator for these settings, also where an earlier run in this process had others.
+
+    All Accelerators of a process share their state: in a single process, those made before must not be used any more.
+    """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         AcceleratorState._reset_state(reset_partial_state=True)
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     bf16 = settings.precision == "bf16" or (settings.precision == "auto" and settings.device in ("auto", "cuda") and able)
-    alone = settings.device == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    return Accelerator(cpu=settings.device == "cpu" or alone, mixed_precision="bf16" if bf16 else "no")
+    no_accelerator = settings.device == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    return Accelerator(cpu=settings.device == "cpu" or no_accelerator, mixed_precision="bf16" if bf16 else "no")
 
 # %% ../nbs/06d_training.ipynb #cell-15
 Schedule = Callable[[int, float], float]                      # (step from 1, part of the budget spent) -> learning rate
@@ -131,26 +148,26 @@ class _Objective(nn.Module):
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
-    def forward(self, *batch: Tensor) -> Tensor:   # (2,): the loss to learn from, and the same without smoothing
+    def forward(self, *batch: Tensor) -> Tensor:   # (2,): the loss to learn from, and the plain one without a gradient
         if self.smoothing:
             return self.model.loss(*batch, smoothing=(self.smoothing, 0.0))
         loss = self.model.loss(*batch, smoothing=0.0)
         return torch.stack([loss, loss.detach()])
 
 # %% ../nbs/06d_training.ipynb #cell-20
-FACTS = {"step": int, "epoch": int, "position": int, "tokens": int, "seconds": (int, float), "losses": list,
+FACTS = {"step": int, "epoch": int, "position": int, "tokens": int, "seconds": (int, float), "loss_sums": list,
          "history": list, "run": dict, "threads": int}       # what a checkpoint notes beside tensors
 
 
 class Trainer:
     """Trains one model; `run` goes on from wherever the trainer is. `fit` is the short way to use it.
 
-    Raises ValueError for settings that do not fit together.
+    Raises ValueError for settings that do not fit together, and for validation batches without a target.
     """
 
     def __init__(
         self,
-        model: nn.Module,                      # anything with `loss(*batch, smoothing)`
+        model: nn.Module,                      # a `Trainable` of lesson 07
         batches: BatchSource,                  # what it learns from
         schedule: Schedule,                    # of the learning rate
         valid: BatchSource | None = None,      # held out, measured after each epoch
@@ -160,6 +177,8 @@ class Trainer:
     ):
         if settings.keep_best and valid is None:
             raise ValueError("keep_best needs validation batches: there are none")
+        if valid is not None and not any(map(valid.tokens, valid.in_order())):      # complain now, not after an epoch
+            raise ValueError("the validation batches have no targets")
         self.batches, self.valid, self.schedule, self.settings = batches, valid, schedule, settings
         self.checkpoints = None if folder is None else Checkpoints(folder)
         self.accelerator = accelerator_for(settings)
@@ -172,9 +191,10 @@ class Trainer:
         self.clock = Clock()
         self.step = self.epoch = self.position = 0           # position: steps of this epoch that are done
         self.tokens = 0                                      # real targets learnt from, all processes
-        self.losses = self._no_loss()                        # this process's sum over the tokens of this epoch
+        self.loss_sum = self._zero_loss()                    # over the tokens of this epoch that this process has read
         self.history: list[dict] = []                        # one record an epoch
         self.kept: dict[int, dict[str, Tensor]] = {}         # weights of the epochs that the result may need
+        self.set_aside: dict[str, Tensor] | None = None      # the weights to go on from, while the model holds the result
 
     def run(
         self,
@@ -184,27 +204,32 @@ class Trainer:
     ) -> bool:                                 # True: the budget is spent; False: interrupted
         """Train until the budget is spent, writing checkpoints on the way.
 
-        Raises ValueError unless exactly one positive budget is given, FloatingPointError if the loss is not finite.
+        Raises ValueError unless exactly one positive budget is given, and for an epoch without a batch or a target;
+        FloatingPointError if a loss or a weight is not finite.
         """
         budget, saved, stop = Budget(steps, minutes), (self.step, self.epoch, self.seconds), False
-        spent = lambda: budget.spent(self.step, self.seconds)
+
+        def spent() -> float:
+            return budget.spent(self.step, self.seconds)
+
+        self._take_back_result()
         self.model.train()
         self.clock.start()
         with matmul_precision(self.precision), Interrupts() as interrupts, \
                 ProgressBar(spent(), progress and self.accelerator.is_main_process) as bar:
             while not stop and spent() < 1:
-                plan = self.plan()
-                for batches in plan[self.position:]:
+                epoch_steps = self.steps_of(self.epoch)
+                for batches in epoch_steps[self.position:]:
+                    if self._due(*saved):                 # at an epoch's end it waits for the epoch's record
+                        saved = self.step, self.epoch, self.seconds
+                        self.save()
                     self._step(batches, self.schedule(self.step + 1, spent()))
                     stop = self._agree(interrupts.asked)
                     bar.show(spent())
-                    if self._due(*saved):
-                        saved = self.step, self.epoch, self.seconds
-                        self.save()
                     if stop or spent() >= 1:
                         break
-                if self.position == len(plan):
-                    bar.figures(**self._end_epoch(plan))
+                if self.position == len(epoch_steps):
+                    bar.figures(**self._end_epoch(epoch_steps))
                     stop = self._agree(stop or interrupts.asked)
             self._check_finite()
             if (self.step, self.epoch) != saved[:2]:
@@ -213,22 +238,25 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """Of training, in all pieces of the run."""
+        """Seconds of training so far, including earlier sessions."""
         return self.clock.seconds
 
-    def plan(self) -> list[list]:
-        """For each step of this epoch the batches that it learns from, of all processes.
+    def steps_of(self, epoch: int) -> list[list]:
+        """For each step of an epoch, counted from 0, the batches that all processes learn from.
 
-        Raises ValueError if there are none.
+        Raises ValueError if there are none, or none with a target.
         """
-        plan = self.batches.plan(self.settings.seed, self.epoch)
-        if not plan:
-            raise ValueError(f"epoch {self.epoch + 1} has no batches")
+        batches = self.batches.plan(self.settings.seed, epoch)
+        if not any(map(self.batches.tokens, batches)):
+            raise ValueError(f"epoch {epoch + 1} has no {'targets' if batches else 'batches'}")
         size = self.accelerator.num_processes * self.settings.accumulate
-        return [plan[first:first + size] for first in range(0, len(plan), size)]
+        return [batches[first:first + size] for first in range(0, len(batches), size)]
 
     def _step(self, batches: list, rate: float) -> None:
-        "One update; of n processes each takes every n-th batch, and one that gets none learns nothing from the first."
+        """One update. Each of n processes takes every n-th batch.
+
+        A process left without one runs the first batch with weight 0, so that it still joins the gradient sync.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
@@ -236,9 +264,9 @@ class Trainer:
         tokens = sum(map(self.batches.tokens, batches))
         for number, (batch, own) in enumerate(mine, start=1):
             with nullcontext() if number == len(mine) else self.accelerator.no_sync(self.objective):
-                losses = self.objective(*self.batches.collate(batch, self.device))
-                self.accelerator.backward(losses[0] * (own * world / max(tokens, 1)))    # `world`: gradients are averaged
-            self.losses += losses[1].detach() * own
+                loss, plain = self.objective(*self.batches.collate(batch, self.device))
+                self.accelerator.backward(loss * (own * world / max(tokens, 1)))         # `world`: gradients are averaged
+            self.loss_sum += plain.detach() * own
         self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -247,11 +275,15 @@ class Trainer:
     def _agree(self, asked: bool) -> bool:
         "Count the time; many processes follow the first one's clock, and stop together if one is asked to."
         self.clock.tick()
-        if self.accelerator.num_processes == 1:
-            return asked
-        told = gather(torch.tensor([[self.seconds, asked]], device=self.device, dtype=torch.float32))   # (processes, 2)
+        told = self._of_all(self.seconds, asked)
         self.clock.seconds = told[0, 0].item()
         return bool(told[:, 1].any())
+
+    def _of_all(self, *numbers: float) -> Tensor:   # (processes, numbers), in float64: a long run's seconds need it
+        "These numbers of every process."
+        if self.accelerator.num_processes == 1:
+            return torch.tensor([numbers], dtype=torch.float64)
+        return gather(torch.tensor([numbers], dtype=torch.float64, device=self.device))
 
     def _due(self, step: int, epoch: int, seconds: float) -> bool:
         "Is it time for a checkpoint, when the last was written at this step, epoch and second?"
@@ -259,83 +291,120 @@ class Trainer:
             return self.step >= step + self.settings.checkpoint_steps
         return self.seconds >= seconds + self.settings.checkpoint_seconds
 
-    def _no_loss(self) -> Tensor:
+    def _zero_loss(self) -> Tensor:
         "Zero, with room for the sum of an epoch."
         return torch.zeros((), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64)
 
     def _check_finite(self) -> float:
-        "The sum of this epoch's losses in all processes; FloatingPointError once one was infinite or not a number."
-        total = reduce(self.losses, "sum").item()
+        """The sum of this epoch's losses in all processes.
+
+        Raises FloatingPointError if it, or a weight, is infinite or not a number.
+        """
+        total = reduce(self.loss_sum, "sum").item()
         if not math.isfinite(total):
             raise FloatingPointError(f"the loss became {total} in epoch {self.epoch + 1}: a lower rate may help")
+        if not torch.stack([p.detach().isfinite().all() for p in self.model.parameters()]).all():
+            raise FloatingPointError(f"a weight became infinite or not a number in epoch {self.epoch + 1}: a lower rate may help")
         return total
 
-    def _end_epoch(self, plan: list[list]) -> dict[str, float]:
-        "Record the epoch, keep its weights if need be, turn to the next; returns its losses."
-        tokens = sum(self.batches.tokens(batch) for batches in plan for batch in batches)
-        losses = {"loss": self._check_finite() / tokens}
+    def _end_epoch(self, epoch_steps: list[list]) -> dict[str, float]:
+        "Record the epoch, keep its weights if need be, turn to the next; returns the losses to show."
+        tokens = sum(self.batches.tokens(batch) for batches in epoch_steps for batch in batches)
+        figures = {"loss": self._check_finite() / tokens}
         if self.valid is not None:
-            losses["valid"] = evaluate_loss(self.model, self.valid, self.accelerator)
-        self.epoch, self.position, self.losses = self.epoch + 1, 0, self._no_loss()
-        self.history.append({"epoch": self.epoch, "step": self.step, **losses, "seconds": self.seconds})
+            figures["valid"] = self._validate()
+        self.epoch, self.position, self.loss_sum = self.epoch + 1, 0, self._zero_loss()
+        self.history.append({"epoch": self.epoch, "step": self.step, **figures, "seconds": self.seconds})
         self._keep_weights()
-        return losses
+        return figures
+
+    def _validate(self) -> float:
+        """The validation loss; many processes follow the first one's, so that all keep the same epoch.
+
+        Raises FloatingPointError if it is not finite.
+        """
+        loss = self._of_all(evaluate_loss(self.model, self.valid, self.accelerator))[0, 0].item()
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the validation loss became {loss} in epoch {self.epoch + 1}: a lower rate may help")
+        return loss
 
     def _keep_weights(self) -> None:
         "Keep the weights of the epochs that the result may need, this one's perhaps among them."
-        best = min(self.history, key=lambda record: record.get("valid", 0.0))["epoch"]
-        last = self.epoch - self.settings.average
-        needed = lambda epoch: epoch == best if self.settings.keep_best else self.settings.average > 1 and epoch > last
-        if needed(self.epoch):
+        if self._needs(self.epoch):
             self.kept[self.epoch] = weights_of(self.model)
             if self.checkpoints and self.accelerator.is_main_process:
                 self.checkpoints.write_epoch(self.epoch, self.kept[self.epoch])
-        self.kept = {epoch: weights for epoch, weights in self.kept.items() if needed(epoch)}
+        self.kept = {epoch: weights for epoch, weights in self.kept.items() if self._needs(epoch)}
+
+    def _needs(self, epoch: int) -> bool:
+        "May the result need the weights of this epoch?"
+        if self.settings.keep_best:
+            return epoch == min(self.history, key=lambda record: record["valid"])["epoch"]
+        return self.settings.average > 1 and epoch > self.epoch - self.settings.average
 
     def put_result(self) -> None:
-        """Leave in the model what the run is for: the weights as they are, or the mean of the last epochs'
-        [Vaswani et al. 2017, §6.1], or the best epoch's. Checkpoints always hold the weights as they are."""
-        now = [weights_of(self.model)] if self.position or not self.kept else []
+        """Leave in the model what the run is for: the best epoch's weights, the mean of the last `average` weights
+        [Vaswani et al. 2017, §6.1], or the weights as they are.
+
+        The mean is over the weights at the ends of the last epochs; if the run ended within an epoch, the weights as they
+        are count as one of them. Checkpoints always hold the weights as they are, and another `run` goes on from those.
+        """
+        self._take_back_result()
+        now = weights_of(self.model)
         if self.settings.keep_best and self.kept:
-            put_weights(self.model, *self.kept.values())
+            (result,) = self.kept.values()
         elif self.settings.average > 1:
-            put_weights(self.model, mean_weights([*self.kept.values(), *now][-self.settings.average:]))
+            ends = [*self.kept.values(), now] if self.position or not self.kept else [*self.kept.values()]
+            result = mean_weights(ends[-self.settings.average:])
+        else:
+            return
+        self.set_aside = now
+        put_weights(self.model, result)
+
+    def _take_back_result(self) -> None:
+        "Put the weights that `put_result` has replaced back into the model."
+        if self.set_aside is not None:
+            put_weights(self.model, self.set_aside)
+            self.set_aside = None
 
     def save(self) -> Path | None:
         """Write a checkpoint (of several processes all must call this); None if there is no folder.
 
-        Raises FloatingPointError if the loss was not finite: good weights are never replaced by bad ones.
+        Raises FloatingPointError if the loss or a weight is not finite: good weights are never replaced by bad ones.
         """
         if self.checkpoints is None:
             return None
         self._check_finite()
-        processes = gather_object([(self.losses.item(), random_state(self.device))])
+        processes = gather_object([(self.loss_sum.item(), random_state(self.device))])
         if not self.accelerator.is_main_process:
             return None
-        tensors = {f"model.{name}": w for name, w in weights_of(self.model).items()}
+        tensors = {f"model.{name}": w for name, w in (self.set_aside or weights_of(self.model)).items()}
         tensors |= {f"optimizer.{name}": value for name, value in optimizer_state(self.optimizer).items()}
         tensors |= {f"random.{rank}.{name}": state for rank, (loss, states) in enumerate(processes) for name, state in states.items()}
         facts = {"step": self.step, "epoch": self.epoch, "position": self.position, "tokens": self.tokens,
-                 "seconds": self.seconds, "losses": [loss for loss, states in processes], "history": self.history,
+                 "seconds": self.seconds, "loss_sums": [loss for loss, states in processes], "history": self.history,
                  "run": self._identity(), "threads": torch.get_num_threads()}
         return self.checkpoints.write(self.step, facts, tensors, self.kept)
 
     def _identity(self) -> dict:
-        "What must be the same for a run to go on to the same bits (device and precision aside)."
+        "What must be the same for a run to go on; `load` names the exceptions."
         settings = asdict(self.settings)
         fixed = {name: settings[name] for name in ("smoothing", "clip", "accumulate", "average", "keep_best", "seed")}
         groups = [{name: group[name] for name in ("betas", "eps", "momentum", "weight_decay") if name in group}
                   | {"parameters": len(group["params"])} for group in self.optimizer.param_groups]
         kind = type(getattr(self.optimizer, "optimizer", self.optimizer)).__name__        # unwrapped
         fixed |= {"batches": self.batches.fingerprint(), "valid": self.valid.fingerprint() if self.valid else None}
+        # once through JSON, as what it is compared with: tuples become lists
         return json.loads(json.dumps({**fixed, "optimizer": [kind, *groups], "processes": self.accelerator.num_processes}))
 
     def load(self) -> Path | None:
         """Go to where the newest whole checkpoint was written; None if there is no checkpoint.
 
-        A damaged checkpoint is named in a warning and the one before it taken; so is another number of threads.
-        Raises ValueError if all are damaged, if one does not fit the model, if the run was another one (data, batches,
-        seed or settings differ), or if there is no folder.
+        A damaged checkpoint is skipped with a warning. A different number of threads also gives a warning.
+        Nobody checks that the schedule, the budget, the model's dropout, the device and the precision are the same;
+        checkpoints may come more or less often. Raises ValueError if all checkpoints are damaged, if one does not fit the
+        model, if the run was another one (data, batches, optimizer, seed, number of processes or other settings differ),
+        or if there is no folder.
         """
         if self.checkpoints is None:
             raise ValueError("load: this trainer has no folder")
@@ -357,42 +426,52 @@ class Trainer:
     def _restore(self, found: Checkpoint) -> None:
         "Set weights, optimizer, generators and counters."
         facts, rank = found.facts, self.accelerator.process_index
-        counters = {name: facts[name] for name in ("step", "epoch", "position", "tokens")}
-        losses = [record["loss"] + record["epoch"] for record in facts["history"]] + [facts["losses"][rank] + facts["seconds"]]
-        if min(*counters.values(), facts["seconds"]) < 0 or not all(map(math.isfinite, losses)):
-            raise ValueError("a number in state.json cannot be")
+        self._check_facts(facts, facts["loss_sums"][rank])
         put_weights(self.model, take(found.tensors, "model."))
         put_optimizer_state(self.optimizer, take(found.tensors, "optimizer."))
-        for name, value in counters.items():
-            setattr(self, name, value)
-        if self.position > len(self.plan()):
-            raise ValueError(f"its epoch has {len(self.plan())} steps, not {self.position}")
+        self.step, self.epoch, self.position, self.tokens = (facts[name] for name in ("step", "epoch", "position", "tokens"))
         self.clock.seconds, self.history, self.kept = facts["seconds"], facts["history"], dict(sorted(found.epochs.items()))
-        self.losses = self._no_loss() + facts["losses"][rank]
+        self.loss_sum, self.set_aside = self._zero_loss() + facts["loss_sums"][rank], None
         set_random_state(take(found.tensors, f"random.{rank}."), self.device)
+
+    def _check_facts(self, facts: dict, loss_sum: float) -> None:
+        "Raise ValueError for numbers that no run has written."
+        counts = [facts[name] for name in ("step", "epoch", "position", "tokens", "seconds")]
+        records = [record[name] for record in facts["history"] for name in ("epoch", "loss", *(["valid"] if self.valid else []))]
+        if min(counts) < 0 or not all(map(math.isfinite, [*counts, *records, loss_sum])):
+            raise ValueError("state.json holds a negative or non-finite number")
+        if facts["position"] > (steps := len(self.steps_of(facts["epoch"]))):
+            raise ValueError(f"its epoch has {steps} steps, not {facts['position']}")
 
 # %% ../nbs/06d_training.ipynb #cell-22
 @torch.inference_mode()
 def evaluate_loss(
-    model: nn.Module,                         # anything with `loss(*batch, smoothing)`
+    model: nn.Module,                         # a `Trainable` of lesson 07
     batches: BatchSource,
     accelerator: Accelerator | None = None,   # for mixed precision; None: as the model is
 ) -> float:
-    """Mean negative log likelihood of a target token, in nats; the model's mode is put back afterwards."""
+    """Mean negative log likelihood of a target token, in nats; the model's mode is put back afterwards.
+
+    Raises ValueError if the batches have no targets.
+    """
     training, device = model.training, next(model.parameters()).device
-    model.eval()
     total = count = 0
-    for batch in batches.in_order():
-        tokens = batches.tokens(batch)
-        with accelerator.autocast() if accelerator else nullcontext():
-            total += model.loss(*batches.collate(batch, device), smoothing=0.0).item() * tokens
-        count += tokens
-    model.train(training)
+    model.eval()
+    try:
+        for batch in batches.in_order():
+            tokens = batches.tokens(batch)
+            with accelerator.autocast() if accelerator else nullcontext():
+                total += model.loss(*batches.collate(batch, device), smoothing=0.0).item() * tokens
+            count += tokens
+    finally:
+        model.train(training)
+    if not count:
+        raise ValueError("evaluate_loss: the batches have no targets")
     return total / count
 
 # %% ../nbs/06d_training.ipynb #cell-24
 def fit(
-    model: nn.Module,                # anything with `loss(*batch, smoothing)`
+    model: nn.Module,                # a `Trainable` of lesson 07
     batches: BatchSource,            # of sentence pairs: PairBatches(pairs, max_tokens)
     schedule: Schedule,              # of the learning rate
     steps: int | None = None,        # the budget: either steps
@@ -403,17 +482,37 @@ def fit(
 ) -> Trainer:                        # its `history` has a record an epoch
     """Train a model and leave it in evaluation mode, with the weights that `Trainer.put_result` puts.
 
-    Raises KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, when the checkpoint is safe; ValueError as `Trainer` and
-    `Trainer.load`, and for a folder that another process holds or that holds another run's checkpoints.
+    Raises KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, when the checkpoint is safe; FloatingPointError as
+    `Trainer.run`; ValueError as `Trainer`, `Trainer.run` and `Trainer.load`, and for a folder that another process holds
+    or that has another run's checkpoints. If `run` ends early, the model is in
+    evaluation mode too, with the weights as they are.
     """
     trainer, folder = Trainer(model, batches, schedule, **options), options.get("folder")
-    with FolderLock(folder) if folder and trainer.accelerator.is_main_process else nullcontext():
+    with _held(folder, trainer.accelerator, resume) if folder else nullcontext():
         if resume:
             trainer.load()
-        elif folder and checkpoint_folders(folder):
-            raise ValueError(f"{folder} holds checkpoints of an earlier run: resume it, or choose another folder")
-        if not trainer.run(steps, minutes, progress):
-            raise KeyboardInterrupt("interrupted; the checkpoint is written" if folder else "interrupted")
+        try:
+            if not trainer.run(steps, minutes, progress):
+                raise KeyboardInterrupt("interrupted; the checkpoint is written" if folder else "interrupted")
+        finally:
+            model.eval()
     trainer.put_result()
-    model.eval()
     return trainer
+
+
+@contextmanager
+def _held(folder: str | Path, accelerator: Accelerator, resume: bool) -> Iterator[None]:
+    "The main process holds the folder inside the block; if it must not, all processes raise its error, and none waits."
+    with ExitStack() as held:
+        problem = None
+        if accelerator.is_main_process:
+            try:
+                held.enter_context(FolderLock(folder))
+                if not resume and checkpoint_folders(folder):
+                    raise ValueError(f"{folder} holds checkpoints of an earlier run: resume it, or choose another folder")
+            except (ValueError, OSError) as caught:
+                problem = caught
+        problem = gather_object([problem])[0]
+        if problem is not None:
+            raise problem
+        yield
