@@ -437,8 +437,9 @@ class Trainer:
     def _check_facts(self, facts: dict, loss_sum: float) -> None:
         "Raise ValueError for numbers that no run has written."
         counts = [facts[name] for name in ("step", "epoch", "position", "tokens", "seconds")]
-        records = [record[name] for record in facts["history"] for name in ("epoch", "loss", *(["valid"] if self.valid else []))]
-        if min(counts) < 0 or not all(map(math.isfinite, [*counts, *records, loss_sum])):
+        needed = ("epoch", "loss") if self.valid is None else ("epoch", "loss", "valid")
+        numbers = [record[name] for record in facts["history"] for name in (*needed, *record)] + [*counts, loss_sum]
+        if min(counts) < 0 or not all(map(math.isfinite, numbers)):
             raise ValueError("state.json holds a negative or non-finite number")
         if facts["position"] > (steps := len(self.steps_of(facts["epoch"]))):
             raise ValueError(f"its epoch has {steps} steps, not {facts['position']}")
