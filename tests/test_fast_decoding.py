@@ -1,4 +1,5 @@
 """The fast decoder against the plain one: the same words and scores, for every variant, search, batch and thread."""
+import time
 from functools import partial
 
 import pytest
@@ -153,8 +154,8 @@ def test_words_are_shared_and_forgotten():
             origin = torch.randint(2, (6, 5), generator=generator) * (t > 0)     # all come from the first two: they coalesce
             state = state.select((torch.arange(6)[:, None] * (5 if t else 1) + origin).flatten())
             token = torch.randint(4, 22, (30,), generator=generator)
-    assert state.words.read.shape[2] < 60 + 2 * 5 * ROOM
-    assert state.words.read.any(1).sum(1).max() < 60 + 20
+    assert state.cache.read.shape[2] < 60 + 2 * 5 * ROOM
+    assert state.cache.read.any(1).sum(1).max() < 60 + 20
 
 
 def test_threads_give_what_one_gives():
@@ -178,11 +179,46 @@ def test_an_error_stands_where_the_result_would():
         next(results)
 
 
+def test_an_error_cancels_what_is_queued():
+    done = []
+
+    def work(item):
+        if item == 0:
+            raise ValueError("zero")
+        time.sleep(0.01)
+        done.append(item)
+
+    def broken():
+        yield from range(1, 100)
+        raise ValueError("no more items")
+
+    for items, message in ((range(100), "zero"), (broken(), "no more items")):
+        done.clear()
+        with pytest.raises(ValueError, match=message):
+            list(on_each_core(work, items, workers=1))
+        assert len(done) < 50
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, GeneratorExit])
+def test_an_interrupt_cancels_what_is_queued(end):
+    done, threads = [], torch.get_num_threads()
+
+    def work(item):
+        time.sleep(0.01)
+        done.append(item)
+
+    results = on_each_core(work, range(100), workers=2)
+    next(results)
+    with pytest.raises(end):
+        results.throw(end)
+    assert len(done) < 50 and torch.get_num_threads() == threads
+
+
 def test_bfloat16_is_near():
     model = make()
     src = sources(model)
     quick = FastDecoder(model, torch.bfloat16)
-    assert model.output.weight.dtype == torch.float32 and quick.vocabulary.dtype == torch.bfloat16
+    assert model.output.weight.dtype == torch.float32 and quick.output_weight.dtype == torch.bfloat16
     logits, expected = (m.step(m.start(src), torch.full((5,), 4))[0] for m in (quick, model))
     assert_close(logits.float(), expected, rtol=0.1, atol=0.3)
     assert len(beam_search(quick, src, 3, 20)) == 5
@@ -193,8 +229,83 @@ def test_protocols_are_kept():
     assert isinstance(quick, Searchable) and isinstance(quick.start(sources(quick)), DecodingState)
     with pytest.raises(ValueError, match="2 words for 5"):
         quick.step(quick.start(sources(quick)), torch.tensor([4, 4]))
-    with pytest.raises(ValueError, match="evaluation"):
-        greedy_search(FastDecoder(make().train()), sources(quick), 5)
+
+
+@pytest.mark.parametrize("make_decoder", [FastDecoder, fast])
+def test_a_model_in_training_mode_is_refused(make_decoder):
+    model = make()
+    with pytest.raises(ValueError, match="evaluation mode"):
+        make_decoder(model.train())
+    quick = make_decoder(model.eval())
+    model.train()
+    with pytest.raises(ValueError, match="evaluation mode"):
+        greedy_search(quick, sources(model), 5)
+
+
+def test_dropout_follows_the_model_in_every_part():
+    model = make(ff_dropout=0.9)
+    quick, src = FastDecoder(model), sources(model)
+    assert not quick.layers[0].feed_forward.dropout.training
+    model.train()
+    assert quick.layers[0].feed_forward.dropout.training
+    assert_same(greedy_search(FastDecoder(model.eval()), src, 9), greedy_search(model, src, 9))
+
+
+@pytest.mark.parametrize("name", ["like T5", "like Marian", "relative, pre, untied"])
+def test_after_a_change_of_the_weights_a_new_one_is_made(name):
+    model = MODELS[name]()
+    src, former = sources(model), FastDecoder(model)
+    redrawn(model, seed=2)
+    step = lambda m: m.step(m.start(src), torch.full((5,), 4))[0]
+    assert_close(step(FastDecoder(model)), step(model), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(step(former), step(model), rtol=1e-2, atol=1e-2)
+
+
+def test_a_copy_in_another_type_keeps_its_weights():
+    model = make()
+    quick, src = FastDecoder(model, torch.float64), sources(model)
+    before = quick.step(quick.start(src), torch.full((5,), 4))[0].clone()
+    redrawn(model, seed=2).train()
+    assert torch.equal(quick.step(quick.start(src), torch.full((5,), 4))[0], before) and not quick.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_sentence_without_a_word_is_finite_in_half_precision(dtype):
+    model = make("alibi, pre, tied")
+    src = sources(model)
+    src[2] = model.pad_id
+    quick = FastDecoder(model, dtype)
+    logits, state = quick.step(quick.start(src), torch.full((5,), 4))
+    logits, state = quick.step(state, torch.full((5,), 5))
+    assert logits.dtype == dtype and logits.isfinite().all()
+    plain = model.step(model.step(model.start(src), torch.full((5,), 4))[1], torch.full((5,), 5))[0]
+    assert_close(logits.float(), plain, rtol=0.1, atol=0.3)
+
+
+@pytest.mark.parametrize("steps", [1, ROOM])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [2, 2, 4, 0, 1]])
+def test_siblings_have_logits_of_their_own(steps, rows):
+    """Two steps from one state, or from two selections of it, with room in the store and without."""
+    quick = FastDecoder(make())
+    state = quick.start(sources(quick))
+    for t in range(steps):
+        state = quick.step(state, torch.full((5,), 4 + t))[1]
+    one, other = state.select(torch.tensor(rows)), state.select(torch.tensor(rows))
+    found = []
+    for given, word in ((one, 5), (other, 6), (one, 7), (state, 8), (state, 9)):
+        logits = quick.step(given, torch.full((5,), word))[0]
+        found.append((logits, logits.clone()))
+    assert all(torch.equal(logits, copied) for logits, copied in found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_hypothesis_at_all(name):
+    quick = FastDecoder(MODELS[name]())
+    nobody = torch.zeros(0, dtype=torch.long)
+    state = quick.step(quick.start(sources(quick)), torch.full((5,), 4))[1].select(nobody)
+    for t in range(ROOM + 2):
+        logits, state = quick.step(state.select(nobody), nobody)
+        assert logits.shape == (0, 23)
 
 
 def test_what_it_does_not_know_it_names_and_fast_gives_back_the_model():
@@ -210,3 +321,35 @@ def test_what_it_does_not_know_it_names_and_fast_gives_back_the_model():
         FastDecoder(uneven)
     recurrent = nn.GRU(3, 4)
     assert fast(recurrent) is recurrent
+    with pytest.raises(ValueError, match="not those of GRU"):
+        FastDecoder(recurrent)
+
+
+class OtherStep(Transformer):
+    def step(self, state, token):
+        return super().step(state, token)
+
+
+class OtherLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1.0
+
+
+def test_subclasses_may_compute_something_else():
+    other = OtherStep(23, 23, d_model=12, n_heads=3, n_layers=1, d_ff=7).eval()
+    assert fast(other) is other
+    model = make()
+    model.decoder.layers[1].feed_forward.contract = OtherLinear(7, 12)      # is called as it is
+    assert_same(greedy_search(fast(model), sources(model), 9), greedy_search(model, sources(model), 9))
+    model.decoder.layers[1].self_attention.heads.out_proj = OtherLinear(12, 12)
+    assert fast(model) is model
+    with pytest.raises(ValueError, match="Linear, not OtherLinear"):
+        FastDecoder(model)
+
+
+def test_no_error_is_hidden_as_an_unknown_model(monkeypatch):
+    def broken(weight, bias):
+        raise ValueError("another reason")
+    monkeypatch.setattr("transformer_course.fast_decoding.PackedLinear", broken)
+    with pytest.raises(ValueError, match="another reason"):
+        fast(make())
