@@ -164,7 +164,8 @@ class FastLayer:
         self.project = PackedLinear(own.in_proj.weight, own.in_proj.bias)
         self.join = PackedLinear(own.out_proj.weight, own.out_proj.bias)
         query = slice(cross.in_proj.d_out)     # the first rows; keys and values of the source were projected at the start
-        self.project_query = PackedLinear(cross.in_proj.weight[query], None if cross.in_proj.bias is None else cross.in_proj.bias[query])
+        bias = cross.in_proj.bias
+        self.project_query = PackedLinear(cross.in_proj.weight[query], None if bias is None else bias[query])
         self.join_cross = PackedLinear(cross.out_proj.weight, cross.out_proj.bias)
         self.feed_forward = packed(layer.feed_forward)
 
@@ -193,7 +194,7 @@ class FastLayer:
         keys, values = pairs
         for stored, new in (keys, key), (values, value):
             stored.view(n, H, R, K)[:, :, places] = split_hypotheses(new, n, W)
-        if bias is not None:                                                                # for each position: take each word's own
+        if bias is not None:                                                                # of positions: each word takes its own
             rows = split_hypotheses(bias.expand(n * W, H, 1, start + 1), n, W)              # (n, H, W, t)
             self_bias = self_bias + rows.gather(3, cache.position[:, None, None].expand(n, H, W, R))
         return self.join(attend(split_hypotheses(query, n, W), keys, values, self_bias))
