@@ -1,5 +1,6 @@
 """What every test here can count on: one thread each, repeatable examples, and real data or a stated reason."""
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")           # workers share the cores; set before torch is imported
@@ -13,6 +14,13 @@ settings.register_profile("course", deadline=None, derandomize=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "course"))
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure():
+    """Started in the background, a shell's child ignores Ctrl-C and the closing of its terminal; tests of both need the usual signals."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

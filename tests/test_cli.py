@@ -233,8 +233,8 @@ def test_doctor_and_data_list_say_what_is_there(tmp_path):
     assert listed.returncode == 0 and "multi30k" in listed.stdout.decode()
 
 
-def test_debug_shows_the_traceback(model):
-    done = run("translate", model, "", "--debug")
+def test_debug_shows_the_traceback(tmp_path):
+    done = run("translate", tmp_path / "no model", "a", "--debug")
     assert done.returncode == 1 and b"Traceback" in done.stderr
 
 
