@@ -144,10 +144,6 @@ def run_bert(ours, theirs, weights, src):
 
 # T5
 
-class DoubleRMSNorm(nn.RMSNorm):
-    """Theirs computes the variance in float32; this is the same norm in float64."""
-
-
 def their_t5(gated, tied):
     model = oracle(T5ForConditionalGeneration(T5Config(
         vocab_size=37, d_model=20, d_kv=3, d_ff=28, num_layers=2, num_decoder_layers=3, num_heads=5, feed_forward_proj="gated-gelu" if gated else "relu",
@@ -158,18 +154,18 @@ def their_t5(gated, tied):
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child).__name__ == "T5LayerNorm":
-                norm = DoubleRMSNorm(20, eps=1e-6).double()
+                norm = nn.RMSNorm(20, eps=1e-6).double()          # theirs computes the variance in float32
                 norm.weight = child.weight
                 setattr(parent, name, norm)
     return model
 
 
-def our_t5(gated, tied, activation=gelu_tanh, eps=1e-6, both_ways=True, shared=True):
+def our_t5(gated, tied, activation=gelu_tanh, eps=1e-6, both_ways=True):
     think = partial(GatedFeedForward, 20, 28, activation) if gated else partial(FeedForward, 20, 28, bias=False)
     norm = partial(nn.RMSNorm, eps=eps)
     buckets = [Buckets(5, both_ways), Buckets(5, False)]           # one for each stack, shared by its layers
     encoder, decoder = (Parts(partial(MultiHeadAttention, 20, 5, bias=False, d_head=3), think, partial(Residual, 20, 0.0, "pre", norm),
-                              (lambda table=table: table) if shared else InAttention, final_norm=partial(norm, 20)) for table in buckets)
+                              lambda table=table: table, final_norm=partial(norm, 20)) for table in buckets)
     table = nn.Embedding(37, 20)
     embedding = Embedding(table, None, 0.0, scaled=tied)
     output = Output(table if tied else nn.Linear(20, 37, bias=False))
