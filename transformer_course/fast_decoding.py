@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from .attention import Dense, MultiHeadAttention, Projection
 from .transformer import CrossAttention, Decoder, DecoderLayer, Output, SelfAttention, Transformer
 
-# %% ../nbs/27_fast_decoding.ipynb #614dfff5
+# %% ../nbs/27_fast_decoding.ipynb #cell-9
 LEAST_SOURCE = 16   # places for source words: PyTorch's softmax over fewer is slower, even ten times (no vector instructions)
 ROOM = 16   # spare places per hypothesis in a new store; small: it is copied more often; large: more masked places to attend over
 
@@ -28,7 +28,7 @@ def forbid(allowed: Tensor, dtype: torch.dtype) -> Tensor:   # bool
     "What to add to scores: 0 where attention is allowed, elsewhere so little that the weight is 0 beside any allowed one."
     return torch.zeros((), dtype=dtype, device=allowed.device).where(allowed, torch.finfo(dtype).min)
 
-# %% ../nbs/27_fast_decoding.ipynb #4b64ce8c
+# %% ../nbs/27_fast_decoding.ipynb #cell-10
 @dataclass(eq=False)
 class Store:
     """Memory for keys and values, which several states may share; the first to go on writes into it."""
@@ -120,7 +120,7 @@ class FastState:
             return replace(self, cache=cache)
         return FastState(self.source.index_select(2, sentences), self.source_bias[sentences], cache, self.length)
 
-# %% ../nbs/27_fast_decoding.ipynb #d1d1463a
+# %% ../nbs/27_fast_decoding.ipynb #cell-14
 ONEDNN_FROM = 2**20    # multiplications; a call of oneDNN costs 11 µs more, and a smaller product takes less than that
 
 
@@ -244,7 +244,7 @@ def _obstacle(model: nn.Module) -> str | None:
     sizes = {(part.n_heads, part.d_head) for part, known in _parts(model) if known is MultiHeadAttention}
     return f"the same number and size of heads in every layer, not {sorted(sizes)}" if len(sizes) > 1 else None
 
-# %% ../nbs/27_fast_decoding.ipynb #8d73c503
+# %% ../nbs/27_fast_decoding.ipynb #cell-22
 class FastDecoder:
     """A Transformer for searches alone: `start` and `step` give the model's own numbers, up to rounding, in less time.
 

@@ -42,7 +42,7 @@ def hardware(
     processor = names[0] if names else platform.processor() or platform.machine()
     return f"{processor}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
-# %% ../nbs/00a_records.ipynb #6a576dfb
+# %% ../nbs/00a_records.ipynb #cell-12
 def recorded(
     name: str,   # of a record, such as "micro_hindi"
 ) -> dict:
