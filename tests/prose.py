@@ -1,12 +1,12 @@
 """Find what tires a reader: long sentences, words of a stop list, and code that scrolls sideways.
 
     python tests/prose.py [FILE ...]    print each finding and a count per file; exit 1 if there are any
-    python tests/prose.py --lower       write prose_baseline.txt again, where a file has fewer findings than before
+    python tests/prose.py --lower       lower the numbers of prose_baseline.txt where something was mended
     python tests/prose.py --table       words, code, pictures and minutes of each lesson's core path
 
-It reads the text cells of lessons and exercises, the docstrings, raised messages and plot titles in their code, the
-hints and messages of exercises, README.md, CONTRIBUTING.md and the pages in docs. Code, formulas and the targets of
-links are masked: a mask is as long as what it covers, so a position in the masked text is one in the text.
+It reads the text cells of lessons and exercises, the docstrings, raised messages and plot titles in their
+code, the hints and messages of exercises, README.md, CONTRIBUTING.md and the pages in docs. Code, formulas and the
+targets of links are masked: a mask is as long as what it covers, so positions stay what they were.
 """
 import ast
 import json
@@ -71,7 +71,7 @@ MASKS = [(re.compile(pattern, re.S | re.M), mask) for pattern, mask in (
     (r"(?<![\\$\w])\$(?![\s$])(?:[^$\\]|\\.)+?(?<!\s)\$(?!\d)", THING),
     (r"<br\s*/?>", BREAK),
     (r"</?[a-zA-Z][^<>\n]*>", NOTHING),
-    (r"^[ \t>]*\|?[ \t]*:?-{3,}:?[ \t]*(?:\|[ \t]*:?-{3,}:?[ \t]*)*\|?[ \t]*$", BREAK),       # below a table's head
+    (r"^[ \t>]*\|?[ \t]*:?-{3,}:?[ \t]*(?:\|[ \t]*:?-{3,}:?[ \t]*)*\|?[ \t]*$", BREAK),   # below a head
 )]
 IMAGE = re.compile(r"!\[([^\]]*)\]\([^)\n]*\)")
 LINK = re.compile(r"(?<!\\)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)")
@@ -113,12 +113,12 @@ def blocks(text: str) -> Iterator[tuple[int, int]]:
 
 # From blocks to sentences
 
-NEVER = {"e.g", "i.e", "cf", "vs", "dr", "mr", "mrs", "ms", "prof", "resp", "approx", "st"}    # end no sentence
-NUMBERED = {"eq", "eqs", "fig", "figs", "no", "nr", "p", "pp", "sec", "ch", "vol", "ex"}       # nor before a number
+NEVER = {"e.g", "i.e", "cf", "vs", "dr", "mr", "mrs", "ms", "prof", "resp", "approx", "st"}   # end no sentence
+NUMBERED = {"eq", "eqs", "fig", "figs", "no", "nr", "p", "pp", "sec", "ch", "vol"}    # nor before a number
 SOMETIMES = {"etc", "al", "a.m", "p.m", "inc", "jr"}                       # these do if a capital follows
-STARTERS = set("""a after all also an and any as at because before but by each every for from here how if in it its many
-    most neither no none not now of on once one only or our so some such take that the their then there these they this
-    those to two we what when where which while who why with without you your""".split())
+STARTERS = set("""a after all also an and any as at because before but by each every for from here how if in
+    it its many most neither no none not now of on once one only or our so some such take that the their then
+    there these they this those to two we what when where which while who why with without you your""".split())
 END = re.compile(r"(?P<mark>[.!?…]+|:)[\0\"'”’»)\]]*\s+(?=[\0\"'“‘«(\[>\s]*(?P<next>[^\0\"'“‘«(\[>\s]+))")
 
 
@@ -183,6 +183,7 @@ def wrong(text: str) -> Iterator[tuple[int, str, str]]:
 TITLES = {"title", "caption", "xlabel", "ylabel", "help"}           # keywords whose strings a reader sees
 
 
+ANSWERS = ("mistakes", "hints")                                     # what a check of an exercise says
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -201,7 +202,7 @@ def strings(code: str, answers: bool = False) -> Iterator[tuple[int, str]]:
             found = node.args[:1]
         elif isinstance(node, ast.keyword) and node.arg in TITLES:
             found = [node.value]
-        elif answers and isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("mistakes", "hints"):
+        elif answers and isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ANSWERS:
             found = getattr(node.value, "keys", None) or getattr(node.value, "elts", [])
         elif answers and isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple):
             found = node.value.elts[:1]
@@ -292,7 +293,7 @@ def counts() -> dict[str, int]:
 
 
 def baseline() -> dict[str, int]:
-    """Findings that each file may still have. After a merge a file may have two numbers: the smaller holds."""
+    """Findings that each file may still have. After a merge a file may have two numbers: take the smaller."""
     allowed = {}
     for line in BASELINE.read_text(encoding="utf-8").splitlines():
         if found := re.fullmatch(r"(\S+) +(\d+)", line):
@@ -316,7 +317,8 @@ def unlike(now: dict[str, int], allowed: dict[str, int]) -> list[str]:
 
 def store(allowed: dict[str, int]) -> None:
     """Write the baseline."""
-    notebooks.write(BASELINE, HEADER + "".join(f"{file} {count}\n" for file, count in sorted(allowed.items())))
+    lines = [f"{file} {count}\n" for file, count in sorted(allowed.items())]
+    notebooks.write(BASELINE, HEADER + "".join(lines))
 
 
 # How long a lesson is
@@ -351,7 +353,7 @@ def folded(cell: dict) -> bool:
 
 
 def core(path: Path) -> list[dict]:
-    """A lesson's cells before the first heading "Going further", "Exercises" or "Checks", where a cell is cut."""
+    """A lesson's cells before the first heading "Going further", "Exercises" or "Checks"."""
     found = []
     for cell in cells(path):
         end = AFTER_CORE.search(cell["source"]) if cell["cell_type"] == "markdown" else None

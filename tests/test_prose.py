@@ -21,7 +21,8 @@ def test_a_lesson_of_the_new_form_is_as_long_as_it_says(path):
 # Sentences
 
 def split(text):
-    return [" ".join(re.sub(f"{prose.THING}+", "x", mask).split()) for line, mask, sentence in prose.read(text)]
+    masks = [re.sub(f"{prose.THING}+", "x", mask) for line, mask, sentence in prose.read(text)]
+    return [" ".join(mask.split()) for mask in masks]
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -62,8 +63,9 @@ two lines
 |---|---|
 | a cell | [a link](https://x.y/a_(b)) · and ![a picture](p.png) |
 After it"""
-    assert split(text) == ["A title", "A paragraph of two lines", "an item that goes on", "another", "a number",
-                           "quoted > twice", "head", "and more", "a cell", "a link", "and", "a picture", "After it"]
+    assert split(text) == ["A title", "A paragraph of two lines", "an item that goes on", "another",
+                           "a number", "quoted > twice", "head", "and more", "a cell", "a link", "and", "a picture",
+                           "After it"]
 
 
 def test_code_formulas_comments_and_targets_are_no_prose():
@@ -88,16 +90,18 @@ def test_lines_are_those_of_the_text():
 # What is wrong
 
 @pytest.mark.parametrize("sentence", [
-    "drawn by lot", "A lot.", "without a fault", "Heed this", "who knows", "it stands there", "Little gradient is no fate",
-    "right more often than the look", "Simply add", "Obviously so", "we suspect it", "which the formulas have not.",
-    "need not stand to each other as", "Four layers stand it.", "Both are had if", "small enough for a head",
+    "drawn by lot", "A lot.", "without a fault", "Heed this", "who knows", "it stands there", "Simply add",
+    "Little gradient is no fate", "right more often than the look", "Obviously so", "we suspect it",
+    "which the formulas have not.", "need not stand to each other as", "Four layers stand it.",
+    "Both are had if", "small enough for a head",
     "Who guesses is right once in eight times."])
 def test_stop_words(sentence):
     assert len(list(prose.wrong(sentence))) == 1
 
 
-@pytest.mark.parametrize("sentence", ["plots and a slot", "default", "faulty", "a look at it", "which have not been run",
-                                      "`stands`", "Who guesses better?", "a head", "stand-alone", "They had it"])
+@pytest.mark.parametrize("sentence", [
+    "plots and a slot", "default", "faulty", "a look at it", "which have not been run", "`stands`",
+    "Who guesses better?", "a head", "stand-alone", "They had it"])
 def test_words_that_may_stay(sentence):
     assert list(prose.wrong(sentence)) == []
 
@@ -158,7 +162,8 @@ PICTURE = {"output_type": "display_data", "data": {"image/png": "x", "text/plain
 
 
 def lesson(folder, words, lines, minutes, last="Checks"):
-    return notebook(folder, ("markdown", f"**Needed first**: nothing. **Time**: {minutes} minutes to read.", {}, []),
+    opening = f"**Needed first**: nothing. **Time**: {minutes} minutes to read."
+    return notebook(folder, ("markdown", opening, {}, []),
                     ("markdown", "word " * words + ".", {}, []),
                     ("code", "#| export\n" + "x = 1\n\n" * lines, {}, [PICTURE]),
                     ("code", "#| hide\ny = 1", {}, []),
