@@ -42,7 +42,10 @@ def cleaned(nb):
     count = 0
     for i, cell in enumerate(nb["cells"]):
         cell["id"] = f"cell-{i}"
-        cell["metadata"] = {k: v for k, v in cell.get("metadata", {}).items() if k == "tags" and v}
+        metadata = cell.get("metadata", {})
+        cell["metadata"] = {"tags": metadata["tags"]} if metadata.get("tags") else {}
+        if metadata.get("jupyter", {}).get("source_hidden"):
+            cell["metadata"]["jupyter"] = {"source_hidden": True}           # folded
         if cell["cell_type"] == "code":
             count += 1
             cell["execution_count"] = count
