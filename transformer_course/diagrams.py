@@ -7,13 +7,13 @@ __all__ = ['EXAMPLE_TABLE', 'unrolled_rnn', 'lstm_cell', 'gru_cell', 'gradient_f
            'empty_word', 'additive_step', 'who_knows_when', 'query_key_value', 'multi_head', 'attention_masks',
            'clocks', 'rotation', 'residual_blocks', 'transformer', 'cache_filling']
 
-# %% ../nbs/03b_diagrams.ipynb #c4b1e58e
+# %% ../nbs/03b_diagrams.ipynb #cell-4
 import math
 
 from .drawings import (Drawing, Part, arrow, box, bracket, cells, dot, frame, label, legend, tint,
                                          vector)
 
-# %% ../nbs/03b_diagrams.ipynb #7ed1fac3
+# %% ../nbs/03b_diagrams.ipynb #cell-6
 def unrolled_rnn(words=("the", "door", "opens")) -> Drawing:
     """A recurrent network as a loop, and the same network with one copy a word: each passes its state to the next."""
     d = Drawing(800, 250, "A recurrent network, as a loop and unrolled in time")
@@ -38,7 +38,7 @@ def unrolled_rnn(words=("the", "door", "opens")) -> Drawing:
     bracket(d, 250 + 0.2 * step, 740, 22, "time")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #c34e6412
+# %% ../nbs/03b_diagrams.ipynb #cell-8
 def lstm_cell() -> Drawing:
     """An LSTM cell: the carry runs straight through, and three gates decide what stays, what is written, what is shown."""
     d = Drawing(800, 420, "Inside an LSTM cell: the carry and its three gates")
@@ -71,7 +71,7 @@ def lstm_cell() -> Drawing:
     label(d, 690, 130, "how much is shown")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #4f29a9c1
+# %% ../nbs/03b_diagrams.ipynb #cell-10
 def gru_cell(reset: str = "after") -> Drawing:
     """A GRU cell: one road, one gate that mixes old and new, and one that hides part of the old state from the proposal."""
     d = Drawing(800, 370, "Inside a GRU cell: update gate and reset gate")
@@ -96,7 +96,7 @@ def gru_cell(reset: str = "after") -> Drawing:
     arrow(d, hidden, new, "state")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #ad002574
+# %% ../nbs/03b_diagrams.ipynb #cell-12
 def gradient_flow(kept: float = 0.6, carried: float = 0.97, steps: int = 6) -> Drawing:
     """The gradient on its way back: an RNN keeps a share at every step, so little arrives; an LSTM's carry is a straight road."""
     d = Drawing(800, 330, "The gradient on its way back in time, in an RNN and along an LSTM's carry")
@@ -112,7 +112,7 @@ def gradient_flow(kept: float = 0.6, carried: float = 0.97, steps: int = 6) -> D
     label(d, 50, 30, "first word")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #4ef986c0
+# %% ../nbs/03b_diagrams.ipynb #cell-15
 def encoder_decoder(source=("Ram", "went", "to", "school"), target=("raam", "paathashaalaa", "gayaa")) -> Drawing:
     """One network reads the source into a vector; another starts from this vector and writes, word after word."""
     d = Drawing(800, 290, "Encoder, one vector, and decoder, unrolled in time")
@@ -139,7 +139,7 @@ def encoder_decoder(source=("Ram", "went", "to", "school"), target=("raam", "paa
     bracket(d, at(n) - 30, at(n + m - 1) + 30, 28, "decoder")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #377d4666
+# %% ../nbs/03b_diagrams.ipynb #cell-18
 EXAMPLE_TABLE = {                      # log-probabilities of the next word, for each beginning
     (): {"the": -0.5, "a": -1.2, "one": -2.3},
     ("the",): {"dog": -1.6, "cat": -1.2, "door": -1.8},
@@ -177,7 +177,7 @@ def score(table, words) -> float:
     "The sum of the log-probabilities of the words, each after those before it."
     return sum(table[words[:t]][words[t]] for t in range(len(words)))
 
-# %% ../nbs/03b_diagrams.ipynb #58ae9a8d
+# %% ../nbs/03b_diagrams.ipynb #cell-21
 def empty_word(source=("raam", "paathashaalaa", "gayaa"), target=("Ram", "went", "to", "school"),
                links=((0, 0), (2, 1), (None, 2), (1, 3))) -> Drawing:
     """Links from each target word to its source word; a word without a partner is linked to the empty word."""
@@ -190,7 +190,7 @@ def empty_word(source=("raam", "paathashaalaa", "gayaa"), target=("Ram", "went",
     label(d, 400, 20, "each target word has one link")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #5f03676b
+# %% ../nbs/03b_diagrams.ipynb #cell-24
 def additive_step(source=("Ram", "went", "to", "school"), weights=(0.05, 0.1, 0.15, 0.7), word="paathashaalaa") -> Drawing:
     """One step of additive attention: the old state asks, every annotation gets a score, and their mixture writes a word."""
     d = Drawing(800, 460, "Additive attention at one decoding step")
@@ -215,7 +215,7 @@ def additive_step(source=("Ram", "went", "to", "school"), weights=(0.05, 0.1, 0.
     label(d, 740, 445, word)
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #7e4280cd
+# %% ../nbs/03b_diagrams.ipynb #cell-26
 def who_knows_when(words=("raam", "paathashaalaa", "gayaa")) -> Drawing:
     """The order of events in a Bahdanau decoder: old state, weights, context, new state, word; then the next step."""
     d = Drawing(800, 330, "A time-line of a Bahdanau decoder: what is computed from what, in which order")
@@ -240,7 +240,7 @@ def who_knows_when(words=("raam", "paathashaalaa", "gayaa")) -> Drawing:
     label(d, 450, 315, "time")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #18f3d66b
+# %% ../nbs/03b_diagrams.ipynb #cell-29
 def query_key_value(words=("Action", "gets", "results"), weights=(0.78, 0.11, 0.11), asker: int = 1) -> Drawing:
     """One word asks with its query; every word answers with its key, and hands over its value in that proportion."""
     d = Drawing(800, 440, "Query, key and value: one word asks, all words answer")
@@ -265,7 +265,7 @@ def query_key_value(words=("Action", "gets", "results"), weights=(0.78, 0.11, 0.
     arrow(d, query, Part(250 + step / 2 - 57, 225), "query")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #d2ed91d4
+# %% ../nbs/03b_diagrams.ipynb #cell-31
 def multi_head(heads: int = 2, d_model: int = 8, length: str = "T") -> Drawing:
     """Inside multi-head attention: project, split into heads, let each head attend on its own, join, and project again."""
     d = Drawing(800, 470, "Inside multi-head attention, with shapes")
@@ -288,7 +288,7 @@ def multi_head(heads: int = 2, d_model: int = 8, length: str = "T") -> Drawing:
         arrow(d, head, joined)
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #d483b01a
+# %% ../nbs/03b_diagrams.ipynb #cell-33
 def attention_masks(words=("she", "reads", "books"), padding: int = 2) -> Drawing:
     """Who may look at whom: padding takes away columns, causal leaves a triangle, and both together what is left of it."""
     d = Drawing(800, 330, "The padding mask, the causal mask, and both together, as grids")
@@ -312,7 +312,7 @@ def attention_masks(words=("she", "reads", "books"), padding: int = 2) -> Drawin
     label(d, 628, legend_y, "may not look", align="left")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #a567eb56
+# %% ../nbs/03b_diagrams.ipynb #cell-36
 def _clock(d: Drawing, x: float, y: float, angles, radius: float = 26.0) -> Part:
     "A clock face with hands; an angle of 0 points up, and angles grow clockwise. Each hand is (angle, role)."
     face = dot(d, x, y, "", "plain", w=2 * radius)
@@ -333,7 +333,7 @@ def clocks(positions: int = 8, speeds=(1.0, 0.25, 0.0625)) -> Drawing:
     label(d, 12, 20, "position", align="left")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #04236469
+# %% ../nbs/03b_diagrams.ipynb #cell-38
 def rotation(places=(1, 4, 9), shift: int = 3, speed: float = 0.4) -> Drawing:
     """Going on by some positions turns a hand by the same angle, wherever it starts."""
     d = Drawing(800, 230, f"A shift by {shift} positions is the same rotation at every place")
@@ -344,7 +344,7 @@ def rotation(places=(1, 4, 9), shift: int = 3, speed: float = 0.4) -> Drawing:
     label(d, 400, 212, f"{shift} positions further: each hand turns by {speed * shift:.1f} radians")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #0ab33713
+# %% ../nbs/03b_diagrams.ipynb #cell-41
 def residual_blocks() -> Drawing:
     """Post-norm puts a norm on the road itself; pre-norm puts it on the side road, and the main road stays straight."""
     d = Drawing(800, 480, "Post-norm and pre-norm side by side")
@@ -369,7 +369,7 @@ def residual_blocks() -> Drawing:
         arrow(d, here, Part(x, 445), "road", width=3)
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #823453fd
+# %% ../nbs/03b_diagrams.ipynb #cell-44
 def _stack(d: Drawing, x: float, y: float, parts, gap: float = 52.0) -> list[Part]:
     "Boxes from bottom to top, joined by arrows; each is (text, role)."
     places = [box(d, x, y + gap * i, text, role, w=190) for i, (text, role) in enumerate(parts)]
@@ -394,7 +394,7 @@ def transformer(source=("Ram", "went", "to", "school"), target=("raam", "paathas
     label(d, 735, 250, "loop", align="left")
     return d
 
-# %% ../nbs/03b_diagrams.ipynb #4380ecf4
+# %% ../nbs/03b_diagrams.ipynb #cell-46
 def cache_filling(words=("start", "raam", "paathashaalaa", "gayaa")) -> Drawing:
     """Decoding with a cache: each step computes one new key and value, and reads all the earlier ones from the cache."""
     d = Drawing(800, 90 + 60 * len(words), "The cache fills: one new key and value at each step")

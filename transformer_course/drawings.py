@@ -6,7 +6,7 @@
 __all__ = ['ROLES', 'INK', 'FONT', 'SMALLEST', 'tint', 'Drawing', 'Part', 'text_width', 'label', 'box', 'dot', 'frame', 'arrow',
            'cells', 'vector', 'bracket', 'legend', 'problems']
 
-# %% ../nbs/03a_drawings.ipynb #c7e2e38f
+# %% ../nbs/03a_drawings.ipynb #cell-4
 import io
 import re
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from matplotlib.textpath import TextPath
 
 from .plots import PALETTE
 
-# %% ../nbs/03a_drawings.ipynb #0504acc8
+# %% ../nbs/03a_drawings.ipynb #cell-6
 ROLES = {                                      # role: (colour, what has this colour)
     "source": (PALETTE[0], "what is read: source words, encoder"),
     "target": (PALETTE[1], "what is written: target words, decoder"),
@@ -46,7 +46,7 @@ def tint(role: str, amount: float = 0.2) -> tuple[float, float, float]:
         raise ValueError(f"role={role!r} is unknown: choose one of {', '.join(ROLES)}")
     return tuple(1 - amount * (1 - np.array(mpl.colors.to_rgb(ROLES[role][0]))))
 
-# %% ../nbs/03a_drawings.ipynb #03104995
+# %% ../nbs/03a_drawings.ipynb #cell-8
 class Drawing:
     """A white sheet without axes, measured in pixels from the lower left corner; Jupyter shows it as SVG."""
 
@@ -88,7 +88,7 @@ class Drawing:
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("--", "- -")
 
-# %% ../nbs/03a_drawings.ipynb #ce3401f2
+# %% ../nbs/03a_drawings.ipynb #cell-10
 @dataclass(frozen=True)
 class Part:
     """A place on the canvas: the centre and the size of something drawn."""
@@ -118,7 +118,7 @@ class Part:
         """The point that lies dx to the right of the centre and dy above it."""
         return Part(self.x + dx, self.y + dy)
 
-# %% ../nbs/03a_drawings.ipynb #740b9f8f
+# %% ../nbs/03a_drawings.ipynb #cell-11
 def text_width(text: str, size: float = 10.0) -> float:
     """The width of the longest line of a text, in pixels."""
     prop = mpl.font_manager.FontProperties(family=FONT)
@@ -179,7 +179,7 @@ def frame(d: Drawing, x: float, y: float, w: float, h: float, text: str = "", ro
         label(d, x - w / 2 + 10, y + h / 2 - 13, text, align="left", bold=True)
     return Part(x, y, w, h)
 
-# %% ../nbs/03a_drawings.ipynb #a71c16ef
+# %% ../nbs/03a_drawings.ipynb #cell-12
 def _border(part: Part, towards: Part, gap: float) -> tuple[float, float]:
     "Where the straight line from the part's centre leaves the part, plus a gap."
     dx, dy = towards.x - part.x, towards.y - part.y
@@ -224,7 +224,7 @@ def _rounded(points: list[tuple[float, float]], radius: float = 8.0) -> Curve:
         codes += [Curve.LINETO, Curve.CURVE3, Curve.CURVE3]
     return Curve([*path, points[-1]], [*codes, Curve.LINETO])
 
-# %% ../nbs/03a_drawings.ipynb #f1a6d4f3
+# %% ../nbs/03a_drawings.ipynb #cell-14
 def cells(
     d: Drawing,
     x: float,                   # of the centre
@@ -264,7 +264,7 @@ def legend(d: Drawing, x: float, y: float, roles, step: float = 24.0) -> None:
                                       facecolor=tint(role, 0.2), edgecolor=ROLES[role][0], zorder=4))
         label(d, x + 36, y - i * step, ROLES[role][1], align="left")
 
-# %% ../nbs/03a_drawings.ipynb #c8c535d3
+# %% ../nbs/03a_drawings.ipynb #cell-18
 def problems(d: Drawing) -> list[str]:
     """What makes a drawing hard to read, a line each: text off the sheet, too small, or over other text."""
     renderer = FigureCanvasAgg(d.figure).get_renderer()
