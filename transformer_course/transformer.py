@@ -24,9 +24,9 @@ from .protocols import Cache
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/23_transformer.ipynb #cell-12
+# %% ../nbs/23_transformer.ipynb #cell-24
 class Embedding(nn.Module):
-    """Words and their places as vectors: the word's row times √D, plus the code of its position [Vaswani et al. 2017, §3.4, §3.5]."""
+    """Words and places as vectors: row times √D plus the code of its place [Vaswani et al. 2017, §3.4, §3.5]."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Embedding(nn.Module):
         return self.table(tokens) * self.scale
 
     def place(self, words: Tensor, start: int = 0) -> Tensor:   # (B, T, D) -> (B, T, D)
-        "Add to each vector the code of its position; the first stands at position `start`."
+        "Add to each vector the code of its position; the first has position `start`."
         if self.positions is not None:
             words = words + self.positions(start, words.shape[1])
         return self.dropout(words if self.norm is None else self.norm(words))
@@ -58,16 +58,16 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:   # (B, T) ids -> (B, T, D)
         return self.place(self.words(tokens), start)
 
-# %% ../nbs/23_transformer.ipynb #cell-13
+# %% ../nbs/23_transformer.ipynb #cell-25
 class Output(nn.Module):
-    """From hidden vectors to a score for each word; the matrix may be shared with the embedding [Press & Wolf 2017].
+    """From hidden vectors to a score for each word; it may share the embedding's matrix [Press & Wolf 2017].
 
     Raises ValueError if the table has a bias of its own.
     """
 
     def __init__(
         self,
-        table: nn.Module,     # whose `weight` is (V, D): an nn.Embedding (tied) or an nn.Linear without bias (its own)
+        table: nn.Module,   # its `weight` is (V, D): an nn.Embedding (tied) or an nn.Linear without bias
         bias: bool = False,   # a number for each word
     ):
         super().__init__()
@@ -84,11 +84,11 @@ class Output(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:   # (..., D) -> logits (..., V)
         return F.linear(hidden, self.weight, self.bias)
 
-    def loss(self, hidden: Tensor, target: Tensor, smoothing: float, pad_id: int) -> Tensor:   # (..., D), (...) ids -> scalar
+    def loss(self, hidden: Tensor, target: Tensor, smoothing: float, pad_id: int) -> Tensor:   # (..., D)
         "Label-smoothed cross-entropy, in chunks, so that the logits are never all in memory (lesson 05)."
         return projected_loss(hidden, self.weight, self.bias, target, smoothing, pad_id)
 
-# %% ../nbs/23_transformer.ipynb #cell-16
+# %% ../nbs/23_transformer.ipynb #cell-26
 class SelfAttention(nn.Module):
     """A sequence that attends to itself, in one pass or continuing from a cache."""
 
@@ -102,22 +102,22 @@ class SelfAttention(nn.Module):
 
     def forward(
         self,
-        x: Tensor,                      # (B, T, D) the words to compute
-        mask: Tensor | None = None,     # broadcasts to (B, H, T, S), S counts cached words too; True = may attend
-        cache: Cache | None = None,     # of earlier words; None: there are none, and no cache is returned
+        x: Tensor,                    # (B, T, D) the words to compute
+        mask: Tensor | None = None,   # broadcasts to (B, H, T, S), cached words included; True = may attend
+        cache: Cache | None = None,   # of earlier words; None: there are none, and no cache is returned
         need_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None, Cache | None]:   # (B, T, D), weights (B, H, T, S), the cache with these words
-        start = 0 if cache is None else cache.length                                # the position of the first word of x
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:   # (B, T, D), weights (B, H, T, S), the longer cache
+        start = 0 if cache is None else cache.length                     # the position of the first word of x
         query, key, value = self.heads.project(x)                                   # (B, H, T, K) each
-        bias = self.places.bias(query, S=start + x.shape[1], start=start)           # of the query as projected
+        bias = self.places.bias(query, S=start + x.shape[1], start=start)          # of the query as projected
         query = self.places.ask(query, start)
-        key = self.places.turn(key, start)                                          # before it is kept: once for each word
+        key = self.places.turn(key, start)                             # before it is kept: once for each word
         if cache is None:
             return *self.heads.attend(query, key, value, mask, bias=bias, need_weights=need_weights), None
         cache = cache.append(key, value)
         return *self.heads.read(query, cache, mask, bias=bias, need_weights=need_weights), cache
 
-# %% ../nbs/23_transformer.ipynb #cell-18
+# %% ../nbs/23_transformer.ipynb #cell-27
 Maker = Callable[[], nn.Module]   # gives a new part at each call
 
 
@@ -130,9 +130,9 @@ class Parts:
     residual: Maker                         # makes a Residual
     places: Maker = InAttention             # makes the positions that act inside self-attention
     final_norm: Maker = nn.Identity         # makes what ends the whole stack; called once
-    cross_attention: Maker | None = None    # makes a decoder's second MultiHeadAttention; None: as `attention`
+    cross_attention: Maker | None = None   # makes a decoder's second MultiHeadAttention; None: as `attention`
 
-# %% ../nbs/23_transformer.ipynb #cell-19
+# %% ../nbs/23_transformer.ipynb #cell-29
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -148,13 +148,13 @@ class EncoderLayer(nn.Module):
         mask: Tensor | None = None,   # broadcasts to (B, H, S, S); True = may attend
         cache: Cache | None = None,   # of earlier words, in a language model
         need_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None, Cache | None]:   # (B, S, D), weights (B, H, S, S), the cache with these words
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:   # (B, S, D), weights (B, H, S, S), the longer cache
         around_attention, around_feed_forward = self.residuals
         heard, weights, cache = self.self_attention(around_attention.before(x), mask, cache, need_weights)
         x = around_attention.after(x, heard)
         return around_feed_forward(x, self.feed_forward), weights, cache
 
-# %% ../nbs/23_transformer.ipynb #cell-20
+# %% ../nbs/23_transformer.ipynb #cell-31
 class Encoder(nn.Module):
     """A stack of encoder layers. With a causal mask it is the stack of a language model such as GPT."""
 
@@ -173,15 +173,16 @@ class Encoder(nn.Module):
         mask: Tensor | None = None,               # broadcasts to (B, H, S, S); True = may attend
         caches: Sequence[Cache] | None = None,    # one for each layer
         need_weights: bool = False,
-    ) -> tuple[Tensor, list[Tensor | None], tuple[Cache | None, ...]]:   # (B, S, D); for each layer weights and cache
+    ) -> tuple[Tensor, list[Tensor | None], tuple[Cache | None, ...]]:   # (B, S, D); by layer: weights, cache
         looks, kept = [], []
-        for layer, cache in zip(self.layers, len(self.layers) * [None] if caches is None else caches, strict=True):
+        caches = len(self.layers) * [None] if caches is None else caches
+        for layer, cache in zip(self.layers, caches, strict=True):
             x, weights, cache = layer(x, mask, cache, need_weights)
             looks.append(weights)
             kept.append(cache)
         return self.final_norm(x), looks, tuple(kept)
 
-# %% ../nbs/23_transformer.ipynb #cell-23
+# %% ../nbs/23_transformer.ipynb #cell-33
 KeyValue = tuple[Tensor, Tensor]   # keys and values, each (B, H, S, K)
 
 
@@ -206,7 +207,7 @@ class CrossAttention(nn.Module):
         (query,) = self.heads.project(x, QUERY)
         return self.heads.attend(query, *source, mask, need_weights=need_weights)
 
-# %% ../nbs/23_transformer.ipynb #cell-24
+# %% ../nbs/23_transformer.ipynb #cell-34
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention, feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -222,10 +223,10 @@ class DecoderLayer(nn.Module):
         x: Tensor,                     # (B, T, D) the words to compute
         source: KeyValue,              # from `cross_attention.project_source`
         source_mask: Tensor,           # (B, 1, 1, S) True at real source words
-        mask: Tensor | None = None,    # causal, (T, words kept + T); None is right for a single word, which may see all that is kept
+        mask: Tensor | None = None,    # causal, (T, words kept + T); None is right for a single word
         cache: Cache | None = None,    # of earlier words
         need_weights: bool = False,    # of the cross-attention
-    ) -> tuple[Tensor, Tensor | None, Cache | None]:   # (B, T, D), weights (B, H, T, S), the cache with these words
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:   # (B, T, D), weights (B, H, T, S), the longer cache
         around_self, around_cross, around_feed_forward = self.residuals
         heard, _, cache = self.self_attention(around_self.before(x), mask, cache)
         x = around_self.after(x, heard)
@@ -233,7 +234,7 @@ class DecoderLayer(nn.Module):
         x = around_cross.after(x, heard)
         return around_feed_forward(x, self.feed_forward), weights, cache
 
-# %% ../nbs/23_transformer.ipynb #cell-25
+# %% ../nbs/23_transformer.ipynb #cell-36
 class Decoder(nn.Module):
     """A stack of decoder layers."""
 
@@ -255,10 +256,10 @@ class Decoder(nn.Module):
         x: Tensor,                                # (B, T, D) the words to compute
         source: Sequence[KeyValue],               # from `project_source`
         source_mask: Tensor,                      # (B, 1, 1, S) True at real source words
-        mask: Tensor | None = None,               # causal, (T, words kept + T); None is right for a single word
+        mask: Tensor | None = None,             # causal, (T, words kept + T); None is right for a single word
         caches: Sequence[Cache] | None = None,    # one for each layer
         need_weights: bool = False,               # of the cross-attention
-    ) -> tuple[Tensor, list[Tensor | None], tuple[Cache | None, ...]]:   # (B, T, D); for each layer weights and cache
+    ) -> tuple[Tensor, list[Tensor | None], tuple[Cache | None, ...]]:   # (B, T, D); by layer: weights, cache
         looks, kept = [], []
         caches = len(self.layers) * [None] if caches is None else caches
         for layer, key_value, cache in zip(self.layers, source, caches, strict=True):
@@ -267,7 +268,7 @@ class Decoder(nn.Module):
             kept.append(cache)
         return self.final_norm(x), looks, tuple(kept)
 
-# %% ../nbs/23_transformer.ipynb #cell-29
+# %% ../nbs/23_transformer.ipynb #cell-37
 @dataclass(frozen=True, eq=False)
 class State:
     """What decoding needs to know: the words so far and, in a translator, the source."""
@@ -287,7 +288,7 @@ class State:
         mask = None if self.source_mask is None else self.source_mask.index_select(0, rows)
         return State(tuple(cache.select(rows) for cache in self.caches), source, mask)
 
-# %% ../nbs/23_transformer.ipynb #cell-34
+# %% ../nbs/23_transformer.ipynb #cell-39
 class Transformer(nn.Module):
     """The Transformer [Vaswani et al. 2017]; the defaults are the paper's base model.
 
@@ -306,7 +307,7 @@ class Transformer(nn.Module):
         dropout: float = 0.1,            # at the paper's sites: embeddings and sublayer outputs
         tied: bool = True,               # output = target embedding (= source embedding if the sizes agree)
         norm: str = "post",              # "post" as in the paper, or "pre"
-        positions: str = "sinusoidal",   # or "learned", "relative", "rotary", "alibi", "none"; not for cross-attention
+        positions: str = "sinusoidal",   # or "learned", "relative", "rotary", "alibi", "none" (lesson 21)
         attention_dropout: float = 0.0,  # on the attention weights
         ff_dropout: float = 0.0,         # inside the feed-forward network
         max_len: int = 512,              # longest sequence, for learned positions only
@@ -315,9 +316,10 @@ class Transformer(nn.Module):
         eos_id: int = EOS,
     ):
         super().__init__()
-        n_encoder, n_decoder = n_layers if isinstance(n_layers, (tuple, list)) and len(n_layers) == 2 else (n_layers, n_layers)
-        _check_sizes(src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads, d_ff=d_ff, max_len=max_len,
-                     encoder_layers=n_encoder, decoder_layers=n_decoder)
+        two = isinstance(n_layers, (tuple, list)) and len(n_layers) == 2
+        n_encoder, n_decoder = n_layers if two else (n_layers, n_layers)
+        _check_sizes(src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads, d_ff=d_ff,
+                     max_len=max_len, encoder_layers=n_encoder, decoder_layers=n_decoder)
         table = embedding_table(tgt_vocab, d_model)
         src_table = table if tied and src_vocab == tgt_vocab else embedding_table(src_vocab, d_model)
         output = Output(table if tied else nn.Linear(d_model, tgt_vocab, bias=False))
@@ -330,7 +332,8 @@ class Transformer(nn.Module):
             residual=partial(Residual, d_model, dropout, norm),
             places=places,
             final_norm=partial(nn.LayerNorm, d_model) if norm == "pre" else nn.Identity)
-        self._hold(src_embedding, tgt_embedding, Encoder(n_encoder, parts), Decoder(n_decoder, parts), output, (pad_id, bos_id, eos_id))
+        self._hold(src_embedding, tgt_embedding, Encoder(n_encoder, parts), Decoder(n_decoder, parts), output,
+                   (pad_id, bos_id, eos_id))
 
     @classmethod
     def from_parts(
@@ -350,8 +353,8 @@ class Transformer(nn.Module):
         model._hold(src_embedding, tgt_embedding, encoder, decoder, output, (pad_id, bos_id, eos_id))
         return model
 
-    def _hold(self, src_embedding, tgt_embedding, encoder, decoder, output, ids: tuple[int, int, int]) -> None:
-        "Keep the five parts and the special ids; both constructors end here. (The target's table comes first, so a shared one is named after it.)"
+    def _hold(self, src_embedding, tgt_embedding, encoder, decoder, output, ids) -> None:
+        "Keep the parts and special ids. The target's table comes first, so a shared one is named after it."
         self.tgt_embedding, self.src_embedding, self.output = tgt_embedding, src_embedding, output
         self.encoder, self.decoder = encoder, decoder
         self.pad_id, self.bos_id, self.eos_id = ids
@@ -375,7 +378,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, list]:       # hidden (B, T, D), for each layer cross-attention (B, H, T, S) or None
         "All target positions at once."
         x, mask = self.tgt_embedding(tgt_in), causal_mask(tgt_in.shape[1], tgt_in.device)
-        hidden, looks, caches = self.decoder(x, self.decoder.project_source(memory), src_mask, mask, need_weights=need_weights)
+        source = self.decoder.project_source(memory)
+        hidden, looks, caches = self.decoder(x, source, src_mask, mask, need_weights=need_weights)
         return hidden, looks
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -425,7 +429,7 @@ class Transformer(nn.Module):
         chosen = torch.stack(looks).mean(0) if layer is None else looks[layer]   # (B, H, T, S)
         return chosen.mean(1) if head is None else chosen[:, head]
 
-# %% ../nbs/23_transformer.ipynb #cell-35
+# %% ../nbs/23_transformer.ipynb #cell-40
 def _check_sizes(**sizes: int) -> None:
     "Every size must be a positive whole number."
     for name, value in sizes.items():
