@@ -13,6 +13,7 @@ lab = settings["lab_requirements"].split()
 dev = settings["dev_requirements"].split()
 
 carried = {"transformer_course.results": ("experiments/results", "*.json"),     # records of long runs, which lessons show
+           "transformer_course.timings": ("benchmarks/results", "*.json"),      # and of benchmarks
            "transformer_course.lessons": ("nbs", "*.ipynb"),                    # what `transformer-course start` copies
            "transformer_course.exercises": ("nbs/exercises", "*.ipynb")}        # with solutions; the checker reads them
 

@@ -21,7 +21,7 @@ from functools import partial
 
 import torch
 from peers import BOS, LONGEST, PAD, CTranslate2, Marian
-from timing import interleaved, record
+from timing import THREADS, interleaved, record
 from torch.testing import assert_close
 
 from transformer_course.fast_decoding import FastDecoder, on_each_core
@@ -121,7 +121,7 @@ def main() -> None:
     given = parser.parse_args()
     if not 12 <= given.length < LONGEST:
         parser.error(f"--length must be from 12 to {LONGEST - 1}, the positions that the others have")
-    device, preset, threads = torch.device(given.device), PRESETS[given.preset], torch.get_num_threads()
+    device, preset, threads = torch.device(given.device), PRESETS[given.preset], THREADS
     sizes, vocabulary = preset.sizes["transformer"] | {"norm": "post"}, preset.vocabulary
     torch.manual_seed(1)
     model = Transformer(vocabulary, vocabulary, **sizes).to(device).eval()

@@ -15,6 +15,7 @@ from transformer_course.training import matmul_precision
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 from records import facts    # noqa: E402   what every record says: hardware, date, commit
 
+THREADS = torch.get_num_threads()    # read before a peer is made: CTranslate2 sets PyTorch's number when it loads a model
 PEERS = ("transformers", "ctranslate2", "x-transformers", "joeynmt")    # packages, whose versions a record names
 
 
@@ -37,17 +38,18 @@ def synchronise(device: torch.device) -> None:
 
 
 def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: torch.device, pause: float = 0.0,
-                warm: int = 1) -> dict[str, list[float]]:
+                warm: int = 1, threads: int = THREADS) -> dict[str, list[float]]:
     """Seconds of each call, after `warm` rounds that do not count; each round begins with another candidate.
 
     A pause before each call lets the threads of the last one go to sleep: those of another library's OpenMP spin for a
-    while and take the cores away.
+    while and take the cores away. Each call begins with `threads` of PyTorch's own.
     """
     seconds = {name: [] for name in candidates}
     for turn in range(warm + rounds):
         order = list(candidates.items())
         for name, call in order[turn % len(order):] + order[:turn % len(order)]:
             synchronise(device)
+            torch.set_num_threads(threads)
             time.sleep(pause)
             started = time.perf_counter()
             call()

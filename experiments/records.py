@@ -3,7 +3,12 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
+
+import torch
 
 from transformer_course.records import hardware
 
@@ -33,3 +38,15 @@ def write(name: str, record: dict) -> Path:
     draft.write_text(text + "\n", encoding="utf-8")
     draft.replace(path)
     return path
+
+
+def shared(
+    work: Callable,            # a function of a module, not a lambda: it is called in other processes
+    tasks: Sequence[tuple],    # its arguments, task by task
+    jobs: int,                 # processes at a time, of one thread each
+) -> Iterator[tuple[tuple, dict]]:
+    """Each task and its result, in the order in which they are done."""
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        running = {pool.submit(work, *task): task for task in tasks}
+        for done in as_completed(running):
+            yield running[done], done.result()

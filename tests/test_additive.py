@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.additive import AdditiveAttention, AdditiveSeq2Seq, State, _AdditiveScores
+from transformer_course.additive import (
+    ATTENTIONS,
+    AdditiveAttention,
+    AdditiveSeq2Seq,
+    CoverageSeq2Seq,
+    LastScore,
+    State,
+    UniformScore,
+    _AdditiveScores,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +105,85 @@ def test_what_is_hidden_cannot_be_heard():
     assert_close(attention(query, key, key, mask)[0][1], key[1, 1])                       # the only one: all of it
 
 
+# the controls: weights that no query can change
+
+def control_weights(name, mask):
+    """(S,) bool -> (S,): a share for each position that may be seen, or all of it for the last of them."""
+    seen = [s for s, may in enumerate(mask.tolist()) if may]
+    weights = torch.zeros(len(mask))
+    for s in seen:
+        weights[s] = 1 / len(seen) if name == "uniform" else float(s == seen[-1])
+    return weights
+
+
+controls = pytest.mark.parametrize("name", ["uniform", "last"])
+
+
+@controls
+@settings(max_examples=20)
+@given(st.integers(1, 3), st.integers(1, 6), st.data())
+def test_a_control_mixes_what_may_be_seen_whatever_the_query(name, B, S, data):
+    flags = data.draw(st.lists(st.lists(st.booleans(), min_size=S, max_size=S), min_size=B, max_size=B))
+    attention, mask, value = ATTENTIONS[name](3, 4, 7), torch.tensor(flags), torch.randn(B, S, 5)
+    projected = attention.project(torch.randn(B, S, 4))
+    context, weights = attention.attend(torch.randn(B, 3), projected, value, mask)
+    for i in range(B):
+        expected = control_weights(name, mask[i])
+        assert_close((context[i], weights[i]), (sum(w * x for w, x in zip(expected, value[i])), expected))
+    assert torch.equal(attention.attend(1e6 * torch.randn(B, 3), projected, value, mask)[1], weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_last_of_a_long_sentence_gets_all_of_it_in_any_precision(dtype):
+    attention, value = ATTENTIONS["last"](3, 4, 7), torch.randn(2, 3000, 5, dtype=dtype)
+    mask = torch.arange(3000) < torch.tensor([[3000], [2999]])
+    context, weights = attention.attend(torch.randn(2, 3, dtype=dtype), attention.project(value), value, mask)
+    assert torch.equal(context, torch.stack((value[0, 2999], value[1, 2998]))) and weights.count_nonzero() == 2
+
+
+def test_the_scores_serve_one_target_word_and_many():
+    query, memory = torch.randn(2, 7, 3), torch.randn(2, 5, 4)
+    for score in (UniformScore(3, 4), LastScore(3, 4)):
+        all_at_once = score(query, score.project(memory))
+        assert all_at_once.shape == (2, 7, 5)
+        assert_close(all_at_once[:, 2], score(query[:, 2], score.project(memory)))
+
+
+@controls
+def test_a_control_is_the_same_model_without_the_weights_of_the_score(name):
+    choosing, control = dict(make().named_parameters()), dict(make(score=name).named_parameters())
+    assert choosing.keys() - control.keys() == {f"attention.{part}" for part in ("query.weight", "query.bias", "key.weight", "score")}
+    assert {n: p.shape for n, p in control.items()} == {n: choosing[n].shape for n in control}
+    src, tgt = pairs()
+    loss = make(score=name).loss(src, tgt)
+    assert loss.isfinite()
+
+
+@controls
+def test_a_control_equals_the_choosing_model_with_its_weights_replaced(name, monkeypatch):
+    """The same numbers as `AdditiveSeq2Seq` whose attention is made to return the fixed weights; gradients too."""
+    choosing, control, (src, tgt) = make(), make(score=name), pairs()
+    shared = dict(control.named_parameters())
+    control.load_state_dict({n: p for n, p in choosing.state_dict().items() if n in control.state_dict()})
+
+    def fixed(query, projected, value, mask):
+        weights = torch.stack([control_weights(name, row) for row in mask])
+        return (weights[..., None] * value).sum(1), weights
+
+    monkeypatch.setattr(choosing.attention, "attend", fixed)
+    assert_close(control(src, tgt), choosing(src, tgt))
+    assert_close(control.alignment(src, tgt), choosing.alignment(src, tgt))
+    ours = torch.autograd.grad(control.loss(src, tgt), list(shared.values()))
+    theirs = torch.autograd.grad(choosing.loss(src, tgt), [p for n, p in choosing.named_parameters() if n in shared])
+    assert_close(ours, theirs)
+    assert all(gradient.any() for gradient in ours)          # nothing in a control is left without work
+
+
+def test_coverage_needs_a_score_that_is_learnt():
+    with pytest.raises(ValueError, match="score='additive'"):
+        CoverageSeq2Seq(13, 17, score="uniform")
+
+
 # the translator
 
 def naive_logits(model, s, t, order=None):
@@ -109,16 +197,21 @@ def naive_logits(model, s, t, order=None):
     notes, last = encoder(model.src_embedding(s) * D**0.5)
     hidden, logits, weights = torch.tanh(model.bridge(last[1])), [], []
     for word in model.tgt_embedding(t) * D**0.5:
-        context, row = naive(model.attention, hidden, notes, notes, torch.ones(len(s), dtype=torch.bool))
+        everything = torch.ones(len(s), dtype=torch.bool)
+        if isinstance(model.attention, AdditiveAttention):
+            context, row = naive(model.attention, hidden, notes, notes, everything)
+        else:
+            row = control_weights("uniform" if isinstance(model.attention.score, UniformScore) else "last", everything)
+            context = sum(w * note for w, note in zip(row, notes))
         hidden = cell(torch.cat((word, context)), hidden)
         logits.append(model.output.weight @ torch.tanh(model.readout(torch.cat((hidden, context, word)))))
         weights.append(row)
     return torch.stack(logits), torch.stack(weights)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_each_padded_sentence_gets_the_logits_and_weights_of_the_loops(tied):
-    model, (src, tgt) = make(tied=tied), pairs()
+@pytest.mark.parametrize("options", [{}, {"tied": False}, {"score": "uniform"}, {"score": "last"}])
+def test_each_padded_sentence_gets_the_logits_and_weights_of_the_loops(options):
+    model, (src, tgt) = make(**options), pairs()
     logits, weights = model(src, tgt[:, :-1]), model.alignment(src, tgt)
     for i in range(3):
         s, t = src[i][src[i] != 0], tgt[i][tgt[i] != 0][:-1]
@@ -148,10 +241,11 @@ def test_exchanging_two_source_words_moves_the_weights_of_that_sentence_only(a, 
     assert bool(change[0] > 1e-5) == bool(src[0, a] != src[0, b])
 
 
+@pytest.mark.parametrize("score", ATTENTIONS)
 @settings(max_examples=10)
 @given(st.integers(1, 6))
-def test_decoding_may_stop_anywhere_and_go_on(cut):
-    model, (src, tgt) = make(), pairs()
+def test_decoding_may_stop_anywhere_and_go_on(score, cut):
+    model, (src, tgt) = make(score=score), pairs()
     read, weights, last = model.decode(model.start(src), tgt)
     first, first_weights, state = model.decode(model.start(src), tgt[:, :cut])
     second, second_weights, end = model.decode(state, tgt[:, cut:])
@@ -210,7 +304,8 @@ def test_shapes_alone_are_enough():
 
 
 @pytest.mark.parametrize("options, words", [({"d_hidden": 0}, "positive whole number, not 0"), ({"n_layers": 0}, "n_layers must be"),
-                                            ({"dropout": 1.5}, "p must lie in")])
+                                            ({"dropout": 1.5}, "p must lie in"),
+                                            ({"score": "first"}, "additive, uniform, last, not 'first'")])
 def test_bad_sizes_are_named_in_one_line(options, words):
     with pytest.raises(ValueError, match=words) as error:
         make(**options)

@@ -13,6 +13,9 @@ from transformer_course.training import Settings, Trainer
 from transformer_course.transformer import Transformer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+import optimisers    # noqa: E402
+import rates    # noqa: E402
+import records    # noqa: E402
 from after_training import Ensemble, last_epochs, mean    # noqa: E402
 from small_data import RDrop    # noqa: E402
 
@@ -76,3 +79,50 @@ def test_last_epochs_and_their_mean_are_those_of_the_trainer(tmp_path):
             assert_close(a, b)
         put_weights(model, now)
         assert any(not torch.allclose(a, b) for a, b in zip(mean(epochs[:3]).parameters(), model.parameters()))
+
+
+def scored(rate, seed, perplexity):
+    "A run of optimisers.py, as far as the choice of the next one looks at it."
+    return {"rate": rate, "seed": seed} | ({"valid": {"perplexity": perplexity}} if perplexity else {})
+
+
+def test_each_optimiser_gets_its_own_rate_before_the_other_seeds_are_run():
+    variant, seeds, runs = optimisers.Variant(None, "constant", (1.0, 2.0, 4.0), 2.0), [1, 2, 3], []
+    assert optimisers.wanted(variant, runs, seeds) == [(1.0, 1), (2.0, 1), (4.0, 1)]
+    runs += [scored(1.0, 1, 9.0), scored(2.0, 1, 8.0), scored(4.0, 1, 7.0)]
+    assert optimisers.wanted(variant, runs, seeds) == [(8.0, 1)]                     # the best is at the upper end
+    runs.append(scored(8.0, 1, None))                                                # this one ended in NaN
+    assert optimisers.wanted(variant, runs, seeds) == [(4.0, 2), (4.0, 3)]
+    runs += [scored(4.0, 2, 6.0), scored(4.0, 3, 99.0)]
+    assert optimisers.wanted(variant, runs, seeds) == []
+    lower = [scored(1.0, 1, 5.0), scored(2.0, 1, 8.0), scored(4.0, 1, 7.0)]
+    assert optimisers.wanted(variant, lower, seeds) == [(0.5, 1)]
+    endless = [scored(2.0**i, 1, 9.0 - i) for i in range(optimisers.MOST)]
+    assert optimisers.wanted(variant, endless, seeds) == [(32.0, 2), (32.0, 3)]      # no more rates than that
+
+
+def test_the_best_rate_has_the_lowest_mean_loss_and_nan_is_never_best():
+    run = lambda rate, loss: {"rate": rate, "valid": None if loss is None else {"loss": loss}}
+    assert rates.best([run(1, 3.0), run(2, 1.0), run(4, 2.0), run(1, 3.0), run(2, 4.0), run(4, 2.0)]) == 4
+    assert rates.best([run(1, None), run(2, 9.0), run(4, None)]) == 2
+
+
+def test_descent_steps_by_rate_times_gradient_and_remembers_with_momentum():
+    layer = torch.nn.Linear(3, 1, bias=False)
+    for momentum, factor in ((0.0, 2.0), (0.9, 2.9)):
+        before, optimizer = layer.weight.detach().clone(), optimisers.descent(layer, momentum)
+        optimizer.param_groups[0]["lr"] = 0.1
+        for step in range(2):
+            layer.weight.grad = torch.ones(1, 3)
+            optimizer.step()
+        assert_close(layer.weight.detach(), before - 0.1 * factor)
+
+
+def double(number: int) -> dict:
+    "Work for another process."
+    return {"doubled": 2 * number, "threads": torch.get_num_threads()}
+
+
+def test_tasks_are_shared_between_processes_of_one_thread():
+    found = dict(records.shared(double, [(1,), (2,), (3,)], jobs=2))
+    assert found == {(n,): {"doubled": 2 * n, "threads": 1} for n in (1, 2, 3)}

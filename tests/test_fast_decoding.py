@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from transformer_course import fast_decoding
 from transformer_course.attention import MultiHeadAttention
 from transformer_course.blocks import FeedForward, Residual
-from transformer_course.fast_decoding import ROOM, FastDecoder, fast, on_each_core
+from transformer_course.fast_decoding import LEAST_SOURCE, ROOM, FastDecoder, PackedLinear, fast, on_each_core
 from transformer_course.positions import POSITIONS, Learned
 from transformer_course.protocols import DecodingState, Searchable
 from transformer_course.search import beam_search, greedy_search, sample
@@ -214,11 +215,45 @@ def test_an_interrupt_cancels_what_is_queued(end):
     assert len(done) < 50 and torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize("rows", [0, 1, 6])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("least", [0, 10**9])
+def test_every_product_is_that_of_a_linear_layer(rows, bias, dtype, least, monkeypatch):
+    monkeypatch.setattr(fast_decoding, "ONEDNN_FROM", least)
+    torch.manual_seed(1)
+    weight, x = torch.randn(7, 5, dtype=dtype), torch.randn(rows, 5, dtype=dtype)
+    bias = torch.randn(7, dtype=dtype) if bias else None
+    assert_close(PackedLinear(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_searches_with_other_products_find_the_same(name, beam_size, monkeypatch):
+    """The sizes here are below those for which oneDNN is asked; and some PyTorchs have no oneDNN."""
+    model = MODELS[name]()
+    src = sources(model)
+    expected = beam_search(model, src, beam_size, 11)
+    with monkeypatch.context() as patch:
+        patch.setattr(fast_decoding, "ONEDNN_FROM", 0)
+        assert_same(beam_search(FastDecoder(model), src, beam_size, 11), expected)
+    monkeypatch.setattr(fast_decoding, "_onednn", lambda weight: None)
+    assert_same(beam_search(FastDecoder(model), src, beam_size, 11), expected)
+
+
+@pytest.mark.parametrize("longest", [3, LEAST_SOURCE - 1, LEAST_SOURCE, LEAST_SOURCE + 4])
+def test_places_without_a_source_word_are_not_attended_to(longest):
+    """Also by a model whose table of positions has no place for them."""
+    model = make(positions="learned", max_len=20)
+    src = torch.randint(4, 23, (2, longest))
+    assert_same(greedy_search(FastDecoder(model), src, 9), greedy_search(model, src, 9))
+
+
 def test_bfloat16_is_near():
     model = make()
     src = sources(model)
     quick = FastDecoder(model, torch.bfloat16)
-    assert model.output.weight.dtype == torch.float32 and quick.output_weight.dtype == torch.bfloat16
+    assert model.output.weight.dtype == torch.float32 and quick.output.weight.dtype == torch.bfloat16
     logits, expected = (m.step(m.start(src), torch.full((5,), 4))[0] for m in (quick, model))
     assert_close(logits.float(), expected, rtol=0.1, atol=0.3)
     assert len(beam_search(quick, src, 3, 20)) == 5

@@ -16,6 +16,8 @@ TOOLS = {
     "corpora",
     "course",
     "diagnosis",
+    "diagrams",
+    "drawings",
     "exercise_notebooks",
     "files",
     "functional",

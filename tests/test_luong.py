@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from transformer_course.additive import LastScore, UniformScore
 from transformer_course.luong import (
     DotScore,
     GeneralScore,
@@ -28,6 +29,9 @@ VARIANTS = {
     "no feeding, local-p, dot": {"input_feeding": False, "attention": "local-p", "window": 1, "score": "dot"},
     "no feeding, local-m, concat, rnn": {"input_feeding": False, "attention": "local-m", "window": 2, "score": "concat", "cell": "rnn"},
     "no feeding, two layers, untied": {"input_feeding": False, "n_layers": 2, "tied": False},
+    "uniform, two layers": {"score": "uniform", "n_layers": 2},
+    "last, both ways": {"score": "last", "bidirectional": True},
+    "no feeding, last, local-m": {"input_feeding": False, "score": "last", "attention": "local-m", "window": 1},
 }
 variants = pytest.mark.parametrize("name", VARIANTS)
 
@@ -77,7 +81,12 @@ def naive_look(attention, h, notes, t):
         p = float(t) if attention.attention == "local-m" else len(notes) * torch.sigmoid(
             attention.place.weight[0] @ torch.tanh(attention.towards.weight @ h))
         inside = [s for s in range(len(notes)) if abs(s - float(torch.as_tensor(p).detach())) <= attention.window]
-    powers = {s: torch.exp(naive_score(attention.score, h, notes[s])) for s in inside}
+    if isinstance(attention.score, UniformScore):
+        powers = {s: torch.ones(()) for s in inside}
+    elif isinstance(attention.score, LastScore):
+        powers = {s: torch.tensor(float(s == inside[-1])) for s in inside}
+    else:
+        powers = {s: torch.exp(naive_score(attention.score, h, notes[s])) for s in inside}
     weights = [torch.zeros(()) for note in notes]
     for s, power in powers.items():
         weights[s] = power / sum(powers.values())
@@ -144,6 +153,13 @@ def test_values_and_gradients_are_those_of_the_loops(name):
     assert_close(ours, sum(torch.autograd.grad(expected, [p[2].weight_hh_l0], retain_graph=True)[0] for p in parts))
 
 
+@pytest.mark.parametrize("score", ["uniform", "last"])
+def test_a_control_lacks_the_matrix_of_the_general_score_and_nothing_else(score):
+    choosing, control = (dict(make("general", score=kind).named_parameters()) for kind in ("general", score))
+    assert choosing.keys() - control.keys() == {"attention.score.key.weight"}
+    assert {n: p.shape for n, p in control.items()} == {n: choosing[n].shape for n in control}
+
+
 # attention and its windows
 
 @given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.sampled_from(["global", "local-m", "local-p"]), st.data())
@@ -190,7 +206,7 @@ def test_the_predicted_centre_depends_on_each_sentences_own_length():
     assert (0 < centre).all() and (centre < mask.sum(-1, keepdim=True)).all()
 
 
-@variants
+@pytest.mark.parametrize("name", [name for name in VARIANTS if VARIANTS[name].get("score") not in ("uniform", "last")])
 def test_permuting_the_source_moves_the_weights(name):
     model, (src, tgt) = make(name), pairs(seed=3)
     other = src.clone()

@@ -1,5 +1,6 @@
 """micro-Hindi, checked from outside: a second grammar that knows nothing of the first."""
 import hashlib
+import math
 import time
 from collections import Counter
 from random import Random
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from transformer_course import hindi_forms, hindi_grammar, hindi_lexicon, hindi_parts, hindi_templates, micro_hindi
 
-SHA256 = "5aec513ce114385cddff26979d48eef6f401308e684874ec8f51cd55e5f1daea"
-TAGS_SHA256 = "589add3c9fad639c0abb6a8294d89ae6578bef701e1083fc92a96e0b5ecf598a"
+SHA256 = "9f65ee82f4bf9c1e4c2ff65ccf4ff0acd2d5f39ec16a73b87af9e0c9f0c7204c"
+TAGS_SHA256 = "01ca563095bb4dc942fb31e1eed5be489014c8504b86bb2bc02ecdcf0e4b8eec"
 
 FEMININE = {"girl", "woman", "queen", "cat", "cow", "goat", "bird", "book", "letter", "story", "bread", "tea", "picture",
             "chair", "hat", "car", "window", "road", "river", "hindi", "english", "sita", "gita", "mira", "jill", "she"}
@@ -21,7 +22,7 @@ SINGULAR = {"girls": "girl", "women": "woman", "queens": "queen", "cats": "cat",
 MASCULINE_PLURALS = {"boys", "men", "children", "teachers", "farmers", "friends", "dogs", "lions", "horses", "elephants",
                      "newspapers", "songs", "apples", "mangoes", "bananas", "flowers", "umbrellas", "boxes", "bags", "doors",
                      "paths", "bridges"}
-WITHOUT_NE = {"bring", "speak", "forget", "go", "come", "sleep", "run", "laugh", "sit", "live", "fly", "break", "be"}
+WITHOUT_NE = {"bring", "speak", "forget", "go", "come", "sleep", "run", "laugh", "sit", "live", "fly", "break", "dry", "be"}
 WITH_NE = {"ne", "maine", "hamne", "tumne", "usne", "unhonne", "jisne", "jinhonne"}
 ANIMATE = {"boy", "boys", "girl", "girls", "man", "men", "woman", "women", "child", "children", "teacher", "teachers", "farmer",
            "farmers", "friend", "friends", "queen", "queens", "dog", "dogs", "cat", "cats", "lion", "lions", "horse", "horses",
@@ -31,6 +32,9 @@ DEFINITE = {"the", "this", "that", "these", "those", "'s"}
 ADJECTIVES = {"big", "small", "good", "tall", "clever", "poor", "beautiful", "black", "new", "red", "heavy", "cheap", "expensive",
               "sweet", "wide", "long", "old", "hungry", "thirsty", "ill", "broken", "faulty", "wet", "green", "sandy", "closed",
               "open", "rich"}
+WILD, BUILT = ("forest", "river", "field", "garden"), ("factory", "shop", "office", "market")
+PLACES = {"baink": BUILT, "kinaaraa": WILD, "saaras": WILD, "kren": BUILT, "chamgaadar": WILD, "ballaa": BUILT, "chuuhaa": WILD,
+          "maaus": BUILT}
 SENSES = {"baink": "m", "kinaaraa": "m", "saaras": "m", "kren": "f", "chamgaadar": "m", "ballaa": "m", "chuuhaa": "m", "maaus": "m"}
 ENDINGS = {  # tense -> (person, gender, plural) -> how the last words of the verb end
     "present": lambda p, g, n: [("tii" if g == "f" else "te" if n else "taa"), am(p, n)],
@@ -207,12 +211,170 @@ def test_distances_are_balanced_and_measured(splits):
             assert words[tags["trigger"]] in cues[tags["sense"]]
             assert not any(words[tags["trigger"]] in cue for k, cue in cues.items() if k != tags["sense"])
             if tags["distance"] > 2:
-                assert any(abs(i - tags["noun"]) - 1 < tags["distance"] for i in tags["distractors"])
+                assert any(abs(i - tags["noun"]) - 1 < tags["distance"] for i in tags["lures"])
+            assert tags["lures"] == tuple(i for i, w in enumerate(words) if w in WILD + BUILT)
+            assert tags["distractors"] == tuple(i for i in tags["lures"] if words[i] not in PLACES[tags["sense"]])
 
 
 def other_forms(verb):
     v = hindi_lexicon.VERBS[verb]
     return v.third, v.past, v.ing
+
+
+def ambiguous_ones(sentences):
+    return [s for s in sentences if s.tags["template"] == "ambiguous"]
+
+
+def noun_of(s):
+    return s.english.split()[s.tags["noun"]]
+
+
+def other_words(s):
+    """All words but the deciding one, in order."""
+    words = s.english.split()
+    return [*words[:s.tags["trigger"]], "_", *words[s.tags["trigger"] + 1:]]
+
+
+def lures_of(s):
+    """The place words that suggest a meaning, the nearest to the noun first, by this file's tables."""
+    words = s.english.split()
+    return [words[i] for i in sorted(range(len(words)), key=lambda i: abs(i - s.tags["noun"])) if words[i] in WILD + BUILT]
+
+
+def agrees(s):
+    """Whether the nearest lure suggests the right meaning; None without a lure."""
+    lures = lures_of(s)
+    return lures[0] in PLACES[s.tags["sense"]] if lures else None
+
+
+def naive_bayes(rows):
+    """A guesser of labels from sets of features, fitted on (features, label)."""
+    labels, counts = Counter(y for _, y in rows), {}
+    for features, y in rows:
+        counts.setdefault(y, Counter()).update(set(features))
+    def score(features, y):
+        return math.log(labels[y]) + sum(math.log((counts[y][f] + 0.5) / (labels[y] + 1)) for f in set(features))
+    return lambda features: max(sorted(labels), key=lambda y: score(features, y))
+
+
+def hits(train, asked, features, label, group=lambda s: ""):
+    """How often naive Bayes, fitted on train for each group, guesses the label of what is asked."""
+    guess = {g: naive_bayes([(features(s), label(s)) for s in train if group(s) == g]) for g in {group(s) for s in asked}}
+    return sum(guess[group(s)](features(s)) == label(s) for s in asked)
+
+
+def halves_of(sentences):
+    return [(sentences[1 - i::2], sentences[i::2]) for i in (0, 1)]
+
+
+def words_and_pairs(words):
+    return [*words, *zip(words, words[1:])]
+
+
+def sense(s):
+    return s.tags["sense"]
+
+
+def test_only_the_deciding_word_differs_between_the_two_meanings(splits):
+    """Two and two sentences of the challenge share everything else, so every rule that does not read it is right in one."""
+    asked = [s for s in splits["distance"] if s.tags["kind"] == "ambiguous"]
+    for one, two in zip(asked[::2], asked[1::2]):
+        assert one.tags["pair"] == two.tags["pair"] and one.tags["sense"] != two.tags["sense"]
+        assert one.tags["trigger"] == two.tags["trigger"] and other_words(one) == other_words(two)
+    assert len({s.tags["pair"] for s in asked}) == len(asked) // 2 == 252
+    assert Counter((s.tags["distance"], s.tags["sense"]) for s in asked) == {(d, x): 3 for d in range(21) for x in SENSES}
+    first = Counter(s.tags["sense"] for s in asked[::2])
+    assert all(15 < n < 48 for n in first.values())                # neither meaning always comes first
+
+
+def test_lures_say_nothing_about_the_meaning_in_the_challenge(splits):
+    asked = [s for s in splits["distance"] if s.tags["kind"] == "ambiguous"]
+    for d in range(21):
+        near = Counter(agrees(s) for s in asked if s.tags["distance"] == d)
+        assert near[True] == near[False] and near[True] + near[False] > (23 if d > 2 else 15)
+    def majority(s):
+        return sum(1 if w in PLACES[s.tags["sense"]] else -1 for w in lures_of(s))
+    assert sum(majority(s) > 0 for s in asked) == sum(majority(s) < 0 for s in asked) > 200
+    for noun in hindi_templates.AMBIGUOUS:
+        for lure in WILD + BUILT:
+            count = Counter(s.tags["sense"] for s in asked if noun_of(s) == noun and lure in s.english.split())
+            assert len(count) == 2 and len(set(count.values())) == 1
+
+
+def test_lures_agree_and_disagree_equally_often_wherever_sentences_are_drawn(splits):
+    for name in ("train", "valid", "test"):
+        settings_seen = {}
+        for s in ambiguous_ones(splits[name]):
+            nearest = next((x for x in PLACES if lures_of(s)[:1] and x in meanings(s) and lures_of(s)[0] in PLACES[x]), "")
+            settings_seen.setdefault((noun_of(s), s.tags["distance"], nearest), Counter())[s.tags["sense"]] += 1
+        for (noun, _, _), count in settings_seen.items():
+            both = [count[x.hindi] for x in hindi_templates.AMBIGUOUS[noun]]
+            assert abs(both[0] - both[1]) <= 1
+    near = Counter((s.tags["distance"], agrees(s)) for s in ambiguous_ones(splits["train"]))
+    for d in range(21):
+        assert abs(near[d, True] - near[d, False]) <= 8 and near[d, True] + near[d, False] >= 10
+    assert abs(sum(near[d, True] - near[d, False] for d in range(21))) < 50 < 400 < sum(near[d, True] for d in range(21))
+
+
+def meanings(s):
+    return [x.hindi for x in hindi_templates.AMBIGUOUS[noun_of(s)]]
+
+
+def test_a_baseline_over_all_other_words_is_at_chance_and_the_deciding_word_is_enough(splits):
+    train, asked = ambiguous_ones(splits["train"]), [s for s in splits["distance"] if s.tags["kind"] == "ambiguous"]
+    held_back = ambiguous_ones(splits["valid"] + splits["test"])
+    def everything_else(s):
+        return words_and_pairs(other_words(s))
+    def deciding(s):
+        return [s.english.split()[s.tags["trigger"]]]
+    for features in (everything_else, other_words, lures_of, lambda s: lures_of(s)[:1]):
+        assert hits(train, asked, features, sense, noun_of) == len(asked) / 2
+        assert 0.42 < hits(train, held_back, features, sense, noun_of) / len(held_back) < 0.58
+        across = sum(hits(known, new, features, sense, noun_of) for known, new in halves_of(train))
+        assert 0.42 < across / len(train) < 0.56
+    for new in (asked, held_back):
+        assert hits(train, new, deciding, sense, noun_of) == len(new)
+
+
+def test_the_baseline_would_notice_lures_that_give_the_meaning_away():
+    """The control: only sentences whose lures all suggest the wrong meaning, as they did in an earlier corpus."""
+    rng, leaky = Random(5), []
+    while len(leaky) < 800:
+        leaky += [s for s in hindi_templates.ambiguous(rng, len(leaky) % 21) if s.tags["lures"] == s.tags["distractors"] != ()]
+    known, new = leaky[::2], leaky[1::2]
+    for features in (lambda s: lures_of(s)[:1], lures_of, other_words, lambda s: words_and_pairs(other_words(s))):
+        assert hits(known, new, features, sense, noun_of) / len(new) > 0.95
+
+
+def test_no_other_challenge_is_given_away_by_its_other_words(splits):
+    """Roles, the gender of a distant subject, the form in composition, what *it* stands for: naive Bayes without the word."""
+    for one, two in zip(splits["roles"][::2], splits["roles"][1::2]):
+        assert sorted(one.english.split()) == sorted(two.english.split()) and one.hindi != two.hindi
+    def controller(s):
+        return s.tags["clauses"][-1]
+    def besides(s):
+        return [w for i, w in enumerate(s.english.split()) if i not in controller(s).subject]
+    def gender(s):
+        return controller(s).agreement[1]
+    train = [s for s in splits["train"] if s.tags["template"] == "separated" and controller(s).controller == "subject"]
+    asked = [s for s in splits["distance"] if s.tags["kind"] == "subject"]
+    genders = {}
+    for s in splits["train"]:
+        for c in s.tags["clauses"]:
+            if c.controller == "subject":
+                person, of, plural = c.agreement
+                genders.setdefault((c.verb, c.tense, person, plural), set()).add(of)
+    for c in map(controller, asked):                               # train has the form for either gender
+        assert genders[c.verb, c.tense, c.agreement[0], c.agreement[2]] == {"m", "f"}
+    usual = max(Counter(map(gender, asked)).values())
+    assert hits(train, asked, besides, gender) < usual + 0.03 * len(asked)
+    single = [s for s in splits["train"] if len(s.tags["clauses"]) == 1 and controller(s).controller == "subject"]
+    new = [s for s in splits["composition"] if len(s.tags["clauses"]) == 1]
+    assert hits(single, new, besides, lambda s: str(controller(s).agreement), lambda s: controller(s).tense) < 0.25 * len(new)
+    crossed = [s for s in splits["train"] if s.tags["template"] == "pronoun" and {"cross", "it"} <= set(s.english.split())]
+    about_subject = lambda s: s.tags["antecedent"] == s.tags["clauses"][0].subject
+    across = sum(hits(known, new, lambda s: s.english.split()[:-1], about_subject) for known, new in halves_of(crossed))
+    assert len(crossed) > 200 and across / len(crossed) < 0.62
 
 
 def test_length_is_longer_than_anything_in_train(splits):
@@ -254,5 +416,7 @@ def test_helpers(splits):
         hindi_parts.some_clause(Random(1), hindi_grammar.pronoun("you"), "drink", "future")
     with pytest.raises(ValueError, match="n must be at least 1"):
         micro_hindi.running_text(1, 0)
+    with pytest.raises(ValueError, match="n must be a multiple of 8, the number of meanings, got 10"):
+        micro_hindi.distances(Random(1), 10, lambda s: True, set())
     lines = micro_hindi.running_text(7, 400)
     assert len(set(lines)) == 400 and lines[:5] == micro_hindi.running_text(7, 5)

@@ -17,6 +17,8 @@ MAKERS = {
     "gru, reversed": lambda **more: Seq2Seq(13, 17, 6, 10, cell="gru", reverse_source=True, **more),
     "rnn, untied": lambda **more: Seq2Seq(13, 17, 6, 10, cell="rnn", tied=False, **more),
     "additive": lambda **more: AdditiveSeq2Seq(13, 17, d_model=6, d_hidden=10, d_attention=9, **more),
+    "additive, uniform": lambda **more: AdditiveSeq2Seq(13, 17, d_model=6, d_hidden=10, score="uniform", **more),
+    "additive, last": lambda **more: AdditiveSeq2Seq(13, 17, d_model=6, d_hidden=10, score="last", **more),
     "additive, two layers, one table": lambda **more: AdditiveSeq2Seq(17, 17, 6, 10, n_layers=2, **more),
 }
 translators = pytest.mark.parametrize("name", MAKERS)

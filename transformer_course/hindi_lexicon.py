@@ -206,6 +206,7 @@ VERBS = {row[0]: Verb(*row[:5], row[5] == "ne", tuple(row[6:])) for row in rows(
     live    lives    lived    living     rah      -
     fly     flies    flew     flying     ur       -
     break   breaks   broke    breaking   tuut     -
+    dry     dries    dried    drying     suukh    -
 """)}
 
 # %% ../nbs/02d_hindi_lexicon.ipynb #cell-26

@@ -115,7 +115,7 @@ def some_time(rng: Random, tense: str) -> Adverbial | None:
     return time(pick(rng, TIMES_OF[tense])) if TIMES_OF[tense] else None
 
 # %% ../nbs/02g_hindi_parts.ipynb #cell-17
-ACTS = {"person": tuple(v for v in VERBS if v not in ("fly", "break")),
+ACTS = {"person": tuple(v for v in VERBS if v not in ("fly", "break", "dry")),
         "animal": ("see", "eat", "drink", "cross", "go", "come", "sleep", "run", "sit", "catch", "live")}
 
 def kind_of(subject: NounPhrase) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .additive import LastScore, UniformScore
 from .functional import Dropout, padding_mask, projected_loss
 from .rnn import Hidden, Recurrent
 from .seq2seq import embedding_table
@@ -97,11 +98,12 @@ def gaussian(
     place = torch.arange(size, device=centre.device)
     return torch.exp(-2 * ((place - centre.unsqueeze(-1)) / reach)**2)
 
-# %% ../nbs/15_luong.ipynb #cell-28
-SCORES = {"dot": DotScore, "general": GeneralScore, "concat": ConcatScore}
+# %% ../nbs/15_luong.ipynb #cell-29
+SCORES = {"dot": DotScore, "general": GeneralScore, "concat": ConcatScore,
+          "uniform": UniformScore, "last": LastScore}
 WINDOWS = ("global", "local-m", "local-p")
 
-# %% ../nbs/15_luong.ipynb #cell-29
+# %% ../nbs/15_luong.ipynb #cell-30
 class LuongAttention(nn.Module):
     """Each target word looks up its own sentence, all of it or a window; where nothing is to be seen it finds zeros.
 
@@ -110,7 +112,7 @@ class LuongAttention(nn.Module):
 
     def __init__(
         self,
-        score: nn.Module,             # a DotScore, GeneralScore or ConcatScore
+        score: nn.Module,             # one of SCORES
         d_query: int,                 # of the decoder's state
         attention: str = "global",    # or "local-m": around the same position; "local-p": around a predicted one
         window: int = 10,             # D, reach to either side; unused by "global"
@@ -154,7 +156,7 @@ class LuongAttention(nn.Module):
             weights = weights * gaussian(centre, mask.shape[1], self.window)
         return weights.to(memory.dtype) @ memory, weights
 
-# %% ../nbs/15_luong.ipynb #cell-40
+# %% ../nbs/15_luong.ipynb #cell-41
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's notes, what it saw last, where it stands, and the source."""
@@ -172,7 +174,7 @@ class State:
         hidden = tuple(tuple(map(pick, layer)) for layer in self.hidden)
         return State(hidden, *map(pick, (self.seen, self.position, self.memory, self.projected, self.mask)))
 
-# %% ../nbs/15_luong.ipynb #cell-42
+# %% ../nbs/15_luong.ipynb #cell-43
 class LuongSeq2Seq(nn.Module):
     """Stacked recurrent layers, attention after them, and the attentional vector fed back [Luong et al. 2015].
 
@@ -187,7 +189,7 @@ class LuongSeq2Seq(nn.Module):
         d_model: int = 128,            # D, of the embeddings and of the attentional vector
         d_hidden: int = 256,           # H, of the recurrent states and of an annotation
         n_layers: int = 1,             # of encoder and of decoder
-        score: str = "general",        # or "dot", "concat"
+        score: str = "general",        # or "dot", "concat"; or a control that cannot choose: "uniform", "last"
         attention: str = "global",     # or "local-m", "local-p"
         window: int = 10,              # D in the paper: 2 D + 1 source words are seen; unused by "global"
         input_feeding: bool = True,    # the next step reads what this one saw

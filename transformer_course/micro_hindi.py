@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['CELLS', 'SPEAKERS', 'HELD_OUT', 'MIXTURE', 'LONGEST', 'gloss', 'held_out_words', 'some_person', 'composed', 'swapped',
-           'lengthy', 'some_distance', 'some_sentence', 'lengths', 'fits', 'too_long', 'safe', 'draw', 'role_pairs',
-           'lured', 'distances', 'generate', 'describe', 'running_text', 'focus_right']
+           'lengthy', 'some_distance', 'some_sentence', 'lengths', 'fits', 'too_long', 'safe', 'setting', 'turn',
+           'draw', 'role_pairs', 'lured', 'either_gender', 'distances', 'generate', 'describe', 'running_text',
+           'focus_right']
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-4
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -16,7 +18,8 @@ from .hindi_grammar import Clause, NounPhrase, Sentence, assemble, name, noun_ph
 from .hindi_lexicon import ADJECTIVES, LIVING, NAMES, NOUNS, PRONOUNS, TOWNS, VERBS
 from .hindi_parts import (chance, pick, relative_of_length, sayable, some_clause, some_noun, some_place, some_subject,
                                             some_time, two_names)
-from .hindi_templates import AMBIGUOUS, ambiguous, bought, copula, crossing, felt, joined, separated, simple
+from .hindi_templates import (AMBIGUOUS, ambiguous, bought, copula, crossing, felt, joined, separated,
+                                                simple, suggested)
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-6
 def gloss(sentence: Sentence) -> list[tuple[str, str]]:
@@ -87,8 +90,8 @@ def some_distance(rng: Random) -> int:
     x = rng.random()
     return int(21 * x ** 1.5)
 
-def some_sentence(rng: Random) -> Sentence | None:
-    """A sentence from the mixture of templates."""
+def some_sentence(rng: Random) -> Sentence | tuple[Sentence, ...] | None:
+    """A sentence from the mixture of templates; one with an ambiguous noun in each of its meanings."""
     x = rng.random()
     for p, template in MIXTURE:
         if x < p:
@@ -112,17 +115,28 @@ def safe(s: Sentence) -> bool:
     """Has no held-out verb form."""
     return not any(w in HELD_OUT for w in s.hindi.split())
 
+def setting(s: Sentence) -> tuple:
+    """What a sentence shows of an ambiguous noun besides the deciding word: noun, distance, nearest lure."""
+    return s.english.split()[s.tags["noun"]], s.tags["distance"], suggested(s)
+
+def turn(readings: tuple[Sentence, ...], turns: Counter) -> Sentence:
+    """Of the readings of a sentence the one whose turn it is: in each setting both meanings are kept equally often."""
+    chosen = min(readings, key=lambda s: turns[*setting(s), s.tags["sense"]])
+    turns[*setting(chosen), chosen.tags["sense"]] += 1
+    return chosen
+
 def draw(rng: Random, n: int, make, accept, taken: set) -> list[Sentence]:
-    """n new sentences that pass; `taken` remembers their English."""
-    found, tries = [], 0
+    """n new sentences that pass, with one reading of each; `taken` remembers the English of all readings."""
+    found, tries, turns = [], 0, Counter()
     while len(found) < n:
         tries += 1
         if tries > 1000 * (n + 10):
             raise RuntimeError(f"no {n} sentences of this kind: found {len(found)}")
-        s = make(rng)
-        if s and s.english not in taken and accept(s):
-            taken.add(s.english)
-            found.append(s)
+        made = make(rng)
+        readings = made if isinstance(made, tuple) else (made,)
+        if all(s and s.english not in taken and accept(s) for s in readings):
+            taken.update(s.english for s in readings)
+            found.append(readings[0] if len(readings) == 1 else turn(readings, turns))
     return found
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-18
@@ -140,21 +154,33 @@ def role_pairs(rng: Random, n: int, taken: set) -> list[Sentence]:
 
 # %% ../nbs/02a_micro_hindi.ipynb #cell-20
 def lured(s: Sentence) -> bool:
-    """From three words on, a distractor stands nearer to the ambiguous noun than the deciding word."""
-    noun, far = s.tags.get("noun"), s.tags["distance"]
-    return noun is None or far < 3 or any(abs(i - noun) - 1 < far for i in s.tags["distractors"])
+    """From three words on, a lure stands nearer to the ambiguous noun than the deciding word."""
+    far = s.tags["distance"]
+    return far < 3 or any(abs(i - s.tags["noun"]) - 1 < far for i in s.tags["lures"])
+
+def either_gender(s: Sentence) -> bool:
+    """The main verb leaves the subject's gender open: train has its forms for both, and it is not said of birds alone."""
+    c = s.tags["clauses"][-1]
+    person, gender, plural = c.agreement
+    other = conjugate(VERBS[c.verb].stem, c.tense, person, "m" if gender == "f" else "f", plural)
+    return c.verb != "fly" and other[0] not in HELD_OUT
 
 def distances(rng: Random, n: int, accept, taken: set) -> list[Sentence]:
-    """n sentences for each kind and each distance from 0 to 20."""
-    found = []
-    makers = {"subject": lambda d: separated(rng, d, visible=True), "ambiguous": lambda d: ambiguous(rng, d)}
-    for kind, make in makers.items():
+    """n sentences for each kind and each distance from 0 to 20: as many with one meaning as with any other."""
+    found, meanings = [], sum(map(len, AMBIGUOUS.values()))
+    if n % meanings:
+        raise ValueError(f"n must be a multiple of {meanings}, the number of meanings, got {n}")
+    makers = {"subject": (n, lambda d: (separated(rng, d, visible=True),), either_gender),
+              "ambiguous": (n // meanings, lambda d: ambiguous(rng, d), lured)}
+    for kind, (most, make, fair) in makers.items():
         shelves = [[] for d in range(21)]
+        room = lambda s: sum(t.tags.get("sense") == s.tags.get("sense") for t in shelves[s.tags["distance"]]) < most
         while any(len(shelf) < n for shelf in shelves):
-            s = make(min(range(21), key=lambda d: len(shelves[d])))
-            if s and s.english not in taken and accept(s) and lured(s) and len(shelves[s.tags["distance"]]) < n:
-                taken.add(s.english)
-                shelves[s.tags["distance"]].append(replace(s, tags={**s.tags, "kind": kind}))
+            readings = make(min(range(21), key=lambda d: len(shelves[d])))
+            if all(s and s.english not in taken and accept(s) and fair(s) and room(s) for s in readings):
+                taken.update(s.english for s in readings)
+                tags = {"kind": kind} | ({"pair": sum(map(len, shelves)) // 2} if len(readings) == 2 else {})
+                shelves[readings[0].tags["distance"]] += [replace(s, tags={**s.tags, **tags}) for s in readings]
         found += [s for shelf in shelves for s in shelf]
     return found
 

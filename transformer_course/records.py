@@ -46,13 +46,14 @@ def hardware(
 def recorded(
     name: str,   # of a record, such as "micro_hindi"
 ) -> dict:
-    """What a long run measured: the record that a script in experiments/ wrote.
+    """What a long run or a benchmark measured: the record that a script in experiments/ or benchmarks/ wrote.
 
     Raises FileNotFoundError, which names the records that there are, for any other name.
     """
     package = Path(str(files("transformer_course")))
-    found = {path.stem: path for folder in (package / "results", package.parent / "experiments" / "results")
-             for path in sorted(folder.glob("*.json"))}
+    folders = (package / "results", package / "timings",                                             # installed
+               package.parent / "experiments" / "results", package.parent / "benchmarks" / "results")   # in a checkout
+    found = {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
     if name not in found:
         raise FileNotFoundError(f"there is no record {name!r}: choose one of {', '.join(sorted(found))}")
     return json.loads(found[name].read_text(encoding="utf-8"))
