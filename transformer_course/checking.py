@@ -38,7 +38,7 @@ def find(answer: object) -> Exercise:
 
 
 def check(answer: Callable) -> Report:
-    """Check a function that answers an exercise, and note the result in the course's folder, if this is one."""
+    """Check a function that answers an exercise; in a course's folder, note the result."""
     try:
         exercise = find(answer)
         if isinstance(answer, str):
@@ -71,7 +71,7 @@ def hint(n: object = 1, which: object = None) -> Shown:
 
 
 def solution(which: object = None, lines: int = 1) -> Shown:
-    """The solution of the exercise that was checked last, or of the one named: some more lines at each call."""
+    """The solution of the exercise checked last, or of the one named: some more lines at each call."""
     exercise = _asked(which)
     written = exercise.source.split("\n")
     source = [line for line in written if line.strip() not in (BEGIN, END)]

@@ -162,7 +162,7 @@ class Checkpoints:
         write_folder(self.folder / f"epoch-{number}", {WEIGHTS: safetensors.torch.save(weights)})
 
     def write(self, step: int, facts: dict, tensors: dict[str, Tensor], epochs: Iterable[int] = ()) -> Path:
-        """Write a checkpoint that needs the weights of these epochs; keep only the newest `keep` and what they need."""
+        """Write a checkpoint that needs these epochs' weights; keep the newest `keep` and what they need."""
         facts = {**facts, "epochs": {str(number): _digest(self.folder / f"epoch-{number}") for number in epochs}}
         path = self.folder / f"step-{step:08}"
         write_folder(path, {WEIGHTS: safetensors.torch.save(tensors), STATE: json.dumps(facts).encode()})

@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -50,7 +51,7 @@ def _options(
 
 def one_line(error: BaseException) -> str:
     """An error as one line; an unforeseen one says where to look."""
-    usage = getattr(error, "format_message", None)      # a word of the command line that typer did not understand
+    usage = getattr(error, "format_message", None)  # a word of the command line that typer did not understand
     text = " ".join((usage() if usage else str(error)).split()) or type(error).__name__
     if usage:
         return f"error: {text} (--help shows what is allowed)"
@@ -87,7 +88,7 @@ class Stopped(Exception):
 
 def _say_why(error: BaseException) -> int:
     "Print why a command ended, in one line, and return its exit code."
-    if isinstance(error, OSError):                      # what could not be written must not be tried again at the end
+    if isinstance(error, OSError):              # what could not be written must not be tried again at the end
         with contextlib.suppress(OSError, ValueError):  # a stream without a file has nothing to drop
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):              # who read our lines has read enough, as `head` does
@@ -272,7 +273,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a trained translator on a split of its data: sacreBLEU with its signature, AER where gold links exist."""
+    """Score a trained translator on a split of its data: sacreBLEU with its signature, and AER."""
     from transformer_course.corpora import load
     from transformer_course.translation import Translator
     translator = Translator.from_pretrained(folder, device=_device(device))
@@ -332,7 +333,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Or steps, for each.")] = None,
     seed: int = 1,
 ) -> None:
-    """Train three small translators on micro-Hindi (English to romanised Hindi), compare them, draw what they look at."""
+    """Train three small translators from English to romanised Hindi, compare them, draw where they look."""
     from transformer_course.corpora import load
     from transformer_course.plots import save
     from transformer_course.records import hardware
@@ -352,7 +353,8 @@ def demo(
         print("\n".join(f"  {name:12}{found[i]}{'' if found[i] == pair.target else '   (differs)'}" for name, found in answers.items()) + "\n")
     print(f"where they look:  {_draw_alignment(translators, shown[0], out / 'alignment.png')}")
     print(f"the table, drawn: {save(draw_scoreboard(rows)[0], out / 'scoreboard.png')}")
-    figures = {"hardware": hardware(), "data": corpus.name, "budget": budget, "seed": seed, "rows": [asdict(row) for row in rows]}
+    figures = {"hardware": hardware(), "date": time.strftime("%Y-%m-%d"), "data": corpus.name, "budget": budget,
+               "seed": seed, "rows": [asdict(row) for row in rows]}
     (out / "scoreboard.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"the figures:      {out / 'scoreboard.json'}")
 

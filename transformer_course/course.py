@@ -101,7 +101,7 @@ def start(folder: str | Path) -> Started:
     shipped = lessons() | {f"exercises/{name}": content for name, content in student_exercises().items()}
     copied, done = _copied(folder), Started()
     (folder / "exercises").mkdir(parents=True, exist_ok=True)
-    if not (folder / FOLDER_MARK).is_file():             # first of all: a start that was stopped can be started again
+    if not (folder / FOLDER_MARK).is_file():     # first of all: a start that was stopped can be started again
         write_atomically(folder / FOLDER_MARK, b'{"files": {}}\n')
     for name, content in shipped.items():
         path = folder / name
@@ -128,13 +128,13 @@ def _runnable(cell: dict) -> str:
     source = "".join(cell["source"])
     try:
         return without_calls(source)
-    except SyntaxError:                                  # only then: a line of plain Python may begin with % as well
+    except SyntaxError:                           # only then: a line of plain Python may begin with % as well
         own = lambda line: line.lstrip().startswith(("%", "!", "?")) or line.rstrip().endswith("?")
         return without_calls("\n".join("" if own(line) else line for line in source.split("\n")))
 
 
 def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict[str, tuple[str, str]]]:
-    """Run a notebook's code cells; returns the names they define, and for each cell that failed its source and why."""
+    """Run a notebook's code cells; returns the names they define, and the failed cells with the reasons."""
     names, failed = {"__name__": "__main__"}, {}
     for number, cell in enumerate(cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
         try:
@@ -150,7 +150,7 @@ def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict
 def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Report]:
     """Reports of the exercises that a notebook should hold."""
     about = lambda e, status, reason: Report(e.name, status, reason, e.number, e.lesson)
-    if not Path(path).is_file():                         # a folder, a pipe, a device of that name is not opened either
+    if not Path(path).is_file():                # a folder, a pipe, a device of that name is not opened either
         return [about(e, "not attempted", "its notebook is not there") for e in exercises]
     try:
         notebook = json.loads(Path(path).read_bytes())

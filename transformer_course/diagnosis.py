@@ -48,7 +48,7 @@ def _trial(fn: Callable, case: tuple, ready: Ready) -> Trial:
 def _is_prompt(trial: Trial) -> bool:
     "Is the prompt still in place of the answer?"
     error, meant = trial.got.error, isinstance(trial.wanted.error, NotImplementedError)
-    return type(error) is NotImplementedError and not str(error) and not meant      # PyTorch's own have a text
+    return type(error) is NotImplementedError and not str(error) and not meant     # PyTorch's own have a text
 
 
 def _trials(fn: Callable, ready: Ready) -> list[Trial]:
@@ -237,13 +237,13 @@ def _finding(fn: Callable, name: str, ready: Ready, listed: bool) -> dict:
     "Status, reason and what shows it."
     trials = _trials(fn, ready)
     if _is_prompt(trials[-1]):
-        return {"status": "not attempted", "reason": "write your code where the prompt stands, and check again"}
+        return {"status": "not attempted", "reason": "replace the prompt by your code, and check again"}
     complaints = ((trial, _complaint(fn, trial, ready)) for trial in trials)
     trial, complaint = next((pair for pair in complaints if pair[1]), (None, None))
     if complaint is None:
         return _beyond_cases(fn, ready)
     status, reason = complaint
-    vague = status == "wrong" and ("wrong value" in reason or "members" in reason)      # nothing better is known
+    vague = status == "wrong" and ("wrong value" in reason or "members" in reason)   # nothing better is known
     reason = (_listed(trials, ready, name) if listed else None) or (vague and _property(fn, ready)) or reason
     return {"status": status, "reason": reason, "given": _named(ready.solution, trial.case), **_results(trial)}
 
@@ -274,7 +274,7 @@ def prove(exercise: Exercise) -> int:
     assert report.status == "passed", f"{name}: its solution does not pass: {report.reason}"
     prompt = diagnose(function_from(without_solution(exercise.source), ready, exercise.name), exercise)
     assert prompt.status == "not attempted", f"{name}: its prompt does not count as not attempted"
-    assert len(ready.mistakes) >= 2, f"{name}: two mistakes at least, there are {len(ready.mistakes)}"
+    assert len(ready.mistakes) >= 2, f"{name}: there must be at least two mistakes, not {len(ready.mistakes)}"
     for message, source in ready.mistakes.items():
         wrong = function_from(source, ready, exercise.name)
         found, unlisted = diagnose(wrong, exercise), diagnose(wrong, exercise, listed=False)

@@ -114,7 +114,7 @@ def choose_head(
     tokenizer: Tokenizer,
     pairs: Sequence[Pair],               # with gold links
 ) -> tuple[int | None, int | None]:      # layer and head; None: the mean
-    """The place where the cross-attention of a Transformer agrees best with the gold links; other models have only one."""
+    """Where the cross-attention of a Transformer agrees best with the gold links; other models have one."""
     whole, *places = attention_places(model)
     gold = [pair.links for pair in pairs]
     error = lambda place: alignment_error_rate(attention_links(model, tokenizer, pairs, *place), gold)

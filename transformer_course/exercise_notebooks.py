@@ -79,7 +79,7 @@ def without_calls(source: str) -> str:
     lines = source.split("\n")
     for node in reversed(ast.parse(source).body):        # from the end, so that the places stay right
         if asks(node):
-            before = lines[node.lineno - 1].encode()[:node.col_offset].decode()             # offsets count bytes
+            before = lines[node.lineno - 1].encode()[:node.col_offset].decode()          # offsets count bytes
             after = lines[node.end_lineno - 1].encode()[node.end_col_offset:].decode()
             rest = before + "pass" + after if (before + after).strip(" ;") else ""
             lines[node.lineno - 1:node.end_lineno] = [rest] + [""] * (node.end_lineno - node.lineno)
@@ -95,7 +95,7 @@ def _function_of(source: str) -> str:
 
 # %% ../nbs/90b_exercise_notebooks.ipynb #cell-11
 def _heading(text: str, lesson: str) -> tuple[str, str, str, int, str, str] | None:
-    "Number, title, kind, minutes, difficulty and section of an exercise; None if no exercise begins with this text."
+    "Number, title, kind, minutes, difficulty and section of an exercise; None for any other text."
     head = HEADING.match(text)
     if head is None:
         return None
@@ -110,7 +110,8 @@ def _heading(text: str, lesson: str) -> tuple[str, str, str, int, str, str] | No
 def read_exercises(notebook: dict, lesson: str) -> list[Exercise]:
     """The exercises of a notebook, in order.
 
-    Raises ValueError if an exercise lacks its heading, its line of facts, its function, its markers or its checks.
+    Raises ValueError if an exercise lacks its heading, its line of facts, its function, its markers or its
+    checks.
     """
     found, setup, heading, source = [], [], None, None
     for cell in notebook["cells"]:
@@ -197,7 +198,7 @@ class Ready:
 
 # %% ../nbs/90b_exercise_notebooks.ipynb #cell-18
 def mistaken(source: str, change: str | tuple[str, ...]) -> str:
-    """A solution with a mistake: a whole cell, or pairs (old text, new text, …), where every old text is replaced.
+    """A solution with a mistake: a whole cell, or pairs (old text, new text, …) to replace everywhere.
 
     Raises ValueError if an old text is not in the solution.
     """

@@ -55,10 +55,10 @@ CHECKSUMS = "checksums.json"
 
 
 def write_folder(folder: str | Path, files: dict[str, bytes]) -> None:
-    """Make a folder with these files and, in `checksums.json`, their SHA-256; it is there complete or not at all.
+    """Make a folder with these files and, in `checksums.json`, their SHA-256; it is complete or absent.
 
-    An earlier folder of this name is moved away first. Raises OSError with the file's name, for example on a full
-    disk; what was half written is removed.
+    An earlier folder of this name is moved away first. Raises OSError with the file's name, for example on a
+    full disk; what was half written is removed.
     """
     folder = Path(folder)
     part, old = (folder.with_name(folder.name + ending) for ending in (".part", ".old"))
@@ -87,8 +87,9 @@ NEW = ".new"      # where a set waits that is whole and not yet in its place
 def write_files(folder: str | Path, files: dict[str, bytes]) -> None:
     """Put a set of files into a folder, with their SHA-256 in `checksums.json`; whatever else is in it stays.
 
-    Whatever happens, `read_files` finds the old set or the new one. Raises OSError with the file's name, for example
-    on a full disk (the old set is then untouched), and ValueError while another process writes into the folder.
+    Whatever happens, `read_files` finds the old set or the new one. Raises OSError with the file's name, for
+    example on a full disk (the old set is then untouched), and ValueError while another process writes into
+    the folder.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ def read_files(folder: str | Path) -> dict[str, bytes]:
 
 
 def _state(folder: Path) -> list[tuple[int, int] | None]:
-    "The times at which the checksums of a waiting set and of the folder were written: a writer changes one of them."
+    "When the checksums of a waiting set and of the folder were written; a writer changes one of the two."
     found: list[tuple[int, int] | None] = []
     for path in (folder / NEW / CHECKSUMS, folder / CHECKSUMS):      # in the order in which a file moves up
         try:
@@ -153,7 +154,7 @@ def _read_set(folder: Path) -> dict[str, bytes]:
     new, old = _content(folder / NEW / CHECKSUMS), _content(folder / CHECKSUMS)
     if old is None and new is None:
         raise FileNotFoundError(f"{folder} holds no trained model or checkpoint: there is no {CHECKSUMS} in it")
-    places = (folder,) if new is None else (folder / NEW, folder)      # a file that is in none of both has moved up
+    places = (folder,) if new is None else (folder / NEW, folder)      # a file in neither has just moved up
     files = {}
     for name, digest in read_json(folder / CHECKSUMS, old if new is None else new).items():
         content = _content(*(place / name for place in places))

@@ -108,7 +108,7 @@ def _weights(file: Path, content: bytes) -> dict[str, Tensor]:
     "The tensors of a model.safetensors."
     try:
         weights = safetensors.torch.load(content)
-    except Exception as problem:              # of many kinds, from a header that is cut to a type that nobody knows
+    except Exception as problem:        # of many kinds, from a header that is cut to a type that nobody knows
         raise ValueError(f"{file} is damaged: {_said(problem)}") from None
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
@@ -173,8 +173,8 @@ def load_model(
 ) -> tuple[nn.Module, Tokenizer, dict]:   # model, tokenizer, configuration
     """Load what `save_model` wrote.
 
-    Raises FileNotFoundError if there is no such model or a file is missing. Raises ValueError, with the file's name,
-    if one was altered, makes no sense, or does not fit the others.
+    Raises FileNotFoundError if there is no such model or a file is missing. Raises ValueError, with the
+    file's name, if one was altered, makes no sense, or does not fit the others.
     """
     files, folder = read_files(path if Path(path).is_dir() else _download(Path(path).as_posix(), hub_options)), Path(path)
     missing = {"config.json", "model.safetensors", "tokenizer.json"} - files.keys()

@@ -54,7 +54,7 @@ class Clock:
 
 # %% ../nbs/06c_pacing.ipynb #cell-12
 class ProgressBar:
-    """Shows how much of a budget is spent and how much time is left; closing the terminal does not stop the run."""
+    """Shows how much of a budget is spent and how much time is left, as long as there is a terminal."""
 
     def __init__(self, spent: float = 0.0, visible: bool = True):
         form = "{percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}"
@@ -86,7 +86,7 @@ class ProgressBar:
 
 # %% ../nbs/06c_pacing.ipynb #cell-15
 class Interrupts:
-    """Inside the block, signals that ask the program to end are noted, not obeyed; the second one ends it at once."""
+    """Inside the block, signals that ask for an end are noted, not obeyed; the second ends the program."""
 
     NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")      # those that the system has
 
@@ -99,7 +99,7 @@ class Interrupts:
             try:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self.before[number] = signal.signal(number, self._note)
-            except ValueError:                               # not in the main thread: signals do not arrive here
+            except ValueError:                            # not in the main thread: signals do not arrive here
                 break
         return self
 

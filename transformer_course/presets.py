@@ -18,7 +18,7 @@ from .seq2seq import Seq2Seq
 from .transformer import Transformer
 
 # %% ../nbs/25a_presets.ipynb #cell-6
-MODELS = {                                                        # "luong-dot" takes the preset's sizes for "luong"
+MODELS = {                                                  # "luong-dot" takes the preset's sizes for "luong"
     "seq2seq-rnn": partial(Seq2Seq, cell="rnn"),
     "seq2seq-gru": partial(Seq2Seq, cell="gru"),
     "seq2seq": partial(Seq2Seq, cell="lstm"),
@@ -49,7 +49,7 @@ class Preset:
     """Sizes and rates that go together."""
 
     sizes: dict[str, dict]           # for each kind of model, keywords of its constructor
-    peak: dict[str, float]           # for each kind of model, or single model, the learning rate that warm-up aims at
+    peak: dict[str, float]   # for each kind of model, or single model, the learning rate that warm-up aims at
     warmup: int                      # steps
     vocabulary: int                  # tokens, both languages together
     tokens: str = "bpe"              # kind of tokens, see lesson 01

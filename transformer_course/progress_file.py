@@ -61,7 +61,7 @@ _writing = threading.Lock()
 
 
 def note(reports: Sequence[Report], folder: str | Path | None = None) -> None:
-    """Add reports to the progress of a course's folder; a damaged file is put aside. Without a folder nothing happens."""
+    """Add reports to the progress in a course's folder, if there is one; a damaged file is put aside."""
     folder = course_folder(folder)
     if folder is not None:
         try:

@@ -75,7 +75,10 @@ class TranslationModel(Searchable, Protocol):
         "Teacher forcing: logits of the word after each target word."
 
     def loss(self, src: Tensor, tgt: Tensor, smoothing: float | tuple[float, ...] = 0.1) -> Tensor:
-        "(B, S), (B, T + 1) BOS … EOS -> cross-entropy, mean over the real target words: scalar, of n smoothings (n,)."
+        """(B, S), (B, T + 1) BOS … EOS -> cross-entropy, mean over the real target words.
+
+        A scalar; with n smoothings (n,).
+        """
 
 
 @runtime_checkable
@@ -86,7 +89,10 @@ class LanguageModel(Searchable, Protocol):
         "Logits of the word after each word."
 
     def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:
-        "(B, T + 1) ids -> cross-entropy of each word but the first, mean over the real ones: scalar, of n smoothings (n,)."
+        """(B, T + 1) ids -> cross-entropy of each word but the first, mean over the real ones.
+
+        A scalar; with n smoothings (n,).
+        """
 
 # %% ../nbs/07_protocols.ipynb #cell-10
 @runtime_checkable
@@ -108,7 +114,10 @@ class AttentionPattern(Protocol):
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None,
                  dropout: float = 0.0, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        "(B, H, T, K), (B, H, S, K) twice -> (B, H, T, K) and weights (B, H, T, S); the last query belongs to the last key."
+        """(B, H, T, K), (B, H, S, K) twice -> (B, H, T, K) and weights (B, H, T, S).
+
+        The last query belongs to the last key.
+        """
 
     def new_cache(self) -> Cache:
         "An empty cache."

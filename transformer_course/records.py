@@ -51,7 +51,7 @@ def recorded(
     Raises FileNotFoundError, which lists the records, for any other name.
     """
     package = Path(str(files("transformer_course")))
-    folders = (package / "results", package / "timings",                                             # installed
+    folders = (package / "results", package / "timings",                                           # installed
                package.parent / "experiments" / "results", package.parent / "benchmarks" / "results")   # in a checkout
     found = {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
     if name not in found:

@@ -55,7 +55,8 @@ def note_job(folder: Path, job: Job) -> None:
 def read_job(folder: str | Path) -> Job:
     """What is trained in a folder.
 
-    Raises FileNotFoundError if no run was started there, and ValueError, with the file's name, if its note is damaged.
+    Raises FileNotFoundError if no run was started there, and ValueError, with the file's name, if its note is
+    damaged.
     """
     note = Path(folder) / NOTE
     if not note.is_file():
@@ -106,7 +107,7 @@ def tokenizer_for(job: Job, corpus: Corpus) -> Tokenizer:
 
 
 def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> None:
-    """Raise ValueError, which names the first one, if a sentence is longer than a model's learned positions."""
+    """Raise ValueError, which names the first, if a sentence is longer than the learned positions."""
     positions = positions_in(model)
     for number, (source, target) in enumerate(examples if positions else (), start=1):
         if (longest := max(len(source), len(target) - 1)) > positions:
@@ -135,8 +136,8 @@ def train_model(
 ) -> tuple[nn.Module, Tokenizer, dict]:  # the trained model, its tokenizer, and what is known of them
     """Train a model from scratch, or resume its training.
 
-    Raises ValueError for a corpus without sentence pairs, and KeyboardInterrupt after Ctrl-C, when the checkpoint is
-    written.
+    Raises ValueError for a corpus without sentence pairs, and KeyboardInterrupt after Ctrl-C, when the
+    checkpoint is written.
     """
     if corpus.kind != "pairs":
         raise ValueError(f"data set {corpus.name!r} holds {corpus.kind}, not sentence pairs: nothing to translate")

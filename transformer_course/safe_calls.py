@@ -31,7 +31,7 @@ STUCK = "a call that could not be stopped"     # the name that such a thread get
 
 
 def _stop(thread: threading.Thread) -> None:
-    "Raise TooLong in a running thread, several times in case it is caught; mark the thread if that does not help."
+    "Raise TooLong in a running thread, several times in case it is caught; else mark the thread."
     for attempt in range(10):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TooLong))
         thread.join(0.1)
@@ -74,7 +74,7 @@ def with_limit(call: Callable[[], object], seconds: float) -> object:
 # %% ../nbs/90d_safe_calls.ipynb #cell-11
 @contextmanager
 def undisturbed():
-    """Inside the block, changes of random states (also CUDA's), number type, threads and gradient mode are undone at its end."""
+    """At its end, the block restores random states, number type, threads and gradient mode."""
     numpy, dtype, threads = sys.modules.get("numpy"), torch.get_default_dtype(), torch.get_num_threads()
     gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     kept = random.getstate(), numpy and numpy.random.get_state()
@@ -105,7 +105,7 @@ def whole(value: object) -> object:
 
 
 def safely(fn: Callable, seconds: float) -> Callable:
-    """The function with a time limit, which leaves the notebook undisturbed; a generator's values become a list."""
+    """The function with a time limit, which does not disturb the notebook; generators become lists."""
     def call(*arguments):
         with undisturbed():
             return with_limit(lambda: whole(fn(*arguments)), seconds)

@@ -34,9 +34,9 @@ from .protocols import BatchSource
 class Settings:
     """What decides a training run besides the model, the batches, the schedule and the optimizer.
 
-    Raises ValueError for a device that this machine does not have, and for values out of range. Smoothing is in [0, 1)
-    and clip is positive (math.inf: no clipping). Accumulate, average and checkpoint_steps are at least 1;
-    checkpoint_seconds is at least 0 (math.inf: one checkpoint, at the end).
+    Raises ValueError for a device that this machine does not have, and for values out of range. Smoothing is
+    in [0, 1) and clip is positive (math.inf: no clipping). Accumulate, average and checkpoint_steps are at
+    least 1; checkpoint_seconds is at least 0 (math.inf: one checkpoint, at the end).
     """
 
     smoothing: float = 0.1              # of the labels
@@ -84,8 +84,8 @@ _LOCK, _USERS = threading.Lock(), {}      # who is inside `matmul_precision` now
 def matmul_precision(precision: str) -> Iterator[None]:
     """Multiply float32 matrices at "highest", "high" or "medium" precision inside the block.
 
-    The setting holds for the whole process. Of several threads inside, the last to enter decides, and the last to
-    leave restores what was set before. Raises ValueError for an unknown precision.
+    The setting holds for the whole process. Of several threads inside, the last to enter decides, and the
+    last to leave restores what was set before. Raises ValueError for an unknown precision.
     """
     if precision not in ("highest", "high", "medium"):
         raise ValueError(f"precision must be highest, high or medium, not {precision!r}")
@@ -117,14 +117,14 @@ def accelerator_for(settings: Settings) -> Accelerator:
     return Accelerator(cpu=settings.device == "cpu" or no_accelerator, mixed_precision="bf16" if bf16 else "no")
 
 # %% ../nbs/06d_training.ipynb #cell-15
-Schedule = Callable[[int, float], float]                      # (step from 1, part of the budget spent) -> learning rate
+Schedule = Callable[[int, float], float]            # (step from 1, part of the budget spent) -> learning rate
 OptimizerMaker = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 def adam(
     model: nn.Module,
     betas: tuple[float, float] = (0.9, 0.98),   # [Vaswani et al. 2017, §5.3]
-    weight_decay: float = 0.0,                  # of the matrices, separate from the gradient [Loshchilov & Hutter 2019]
+    weight_decay: float = 0.0,        # of the matrices, separate from the gradient [Loshchilov & Hutter 2019]
 ) -> torch.optim.Optimizer:
     """Adam for a model [Kingma & Ba 2015]; the trainer sets the learning rate of each step."""
     fused = next(model.parameters()).device.type in ("cpu", "cuda")
@@ -191,7 +191,7 @@ class Trainer:
         self.clock = Clock()
         self.step = self.epoch = self.position = 0           # position: steps of this epoch that are done
         self.tokens = 0                                      # real targets learnt from, all processes
-        self.loss_sum = self._zero_loss()                    # over the tokens of this epoch that this process has read
+        self.loss_sum = self._zero_loss()           # over the tokens of this epoch that this process has read
         self.history: list[dict] = []                        # one record an epoch
         self.kept: dict[int, dict[str, Tensor]] = {}         # weights of the epochs that the result may need
         self.set_aside: dict[str, Tensor] | None = None      # the weights to go on from, while the model holds the result
@@ -204,8 +204,8 @@ class Trainer:
     ) -> bool:                                 # True: the budget is spent; False: interrupted
         """Train until the budget is spent, and write checkpoints on the way.
 
-        Raises ValueError unless exactly one positive budget is given, and for an epoch without a batch or a target.
-        Raises FloatingPointError if a loss or a weight is not finite.
+        Raises ValueError unless exactly one positive budget is given, and for an epoch without a batch or a
+        target. Raises FloatingPointError if a loss or a weight is not finite.
         """
         budget, saved, stop = Budget(steps, minutes), (self.step, self.epoch, self.seconds), False
 
@@ -255,7 +255,8 @@ class Trainer:
     def _step(self, batches: list, rate: float) -> None:
         """One update. Each of n processes takes every n-th batch.
 
-        A process without a batch runs the first one with weight 0, so that it still joins the exchange of gradients.
+        A process without a batch runs the first one with weight 0, so that it still joins the exchange of
+        gradients.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -346,9 +347,9 @@ class Trainer:
         """Leave the result in the model: the best epoch's weights, the mean of the last `average` weights
         [Vaswani et al. 2017, §6.1], or the weights as they are.
 
-        The mean is over the weights at the ends of the last epochs. If the run ended within an epoch, the weights as
-        they are count as one of them. Checkpoints always hold the weights as they are, and another `run` continues
-        from those.
+        The mean is over the weights at the ends of the last epochs. If the run ended within an epoch, the
+        weights as they are count as one of them. Checkpoints always hold the weights as they are, and another
+        `run` continues from those.
         """
         self._take_back_result()
         now = weights_of(self.model)
@@ -401,11 +402,11 @@ class Trainer:
     def load(self) -> Path | None:
         """Go to where the newest complete checkpoint was written; None if there is no checkpoint.
 
-        A damaged checkpoint is skipped with a warning. A different number of threads also gives a warning.
-        It is not checked that the schedule, the budget, the model's dropout, the device and the precision are the
-        same; checkpoints may come more or less often. Raises ValueError if there is no folder, if all checkpoints are
-        damaged, or if one does not fit the model. It also does so for another run, one whose data, batches, optimizer,
-        seed, number of processes or other settings differ.
+        A damaged checkpoint is skipped with a warning. A different number of threads also gives a warning. It
+        is not checked that the schedule, the budget, the model's dropout, the device and the precision are
+        the same; checkpoints may come more or less often. Raises ValueError if there is no folder, if all
+        checkpoints are damaged, or if one does not fit the model. It also does so for another run, one whose
+        data, batches, optimizer, seed, number of processes or other settings differ.
         """
         if self.checkpoints is None:
             raise ValueError("load: this trainer has no folder")
@@ -484,10 +485,10 @@ def fit(
 ) -> Trainer:                        # its `history` has a record an epoch
     """Train a model and leave it in evaluation mode, with the weights that `Trainer.put_result` chooses.
 
-    Raises KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, when the checkpoint is safe, and FloatingPointError as
-    `Trainer.run` does. Raises ValueError as `Trainer`, `Trainer.run` and `Trainer.load` do, for a folder that another
-    process holds, and for one with another run's checkpoints. If `run` ends early, the model is in evaluation mode,
-    too, with the weights as they are.
+    Raises KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, when the checkpoint is safe, and
+    FloatingPointError as `Trainer.run` does. Raises ValueError as `Trainer`, `Trainer.run` and `Trainer.load`
+    do, for a folder that another process holds, and for one with another run's checkpoints. If `run` ends
+    early, the model is in evaluation mode, too, with the weights as they are.
     """
     trainer, folder = Trainer(model, batches, schedule, **options), options.get("folder")
     with _held(folder, trainer.accelerator, resume) if folder else nullcontext():
@@ -504,7 +505,7 @@ def fit(
 
 @contextmanager
 def _held(folder: str | Path, accelerator: Accelerator, resume: bool) -> Iterator[None]:
-    "The main process holds the folder inside the block; if it cannot, all processes raise its error, and none waits."
+    "The main process holds the folder inside the block; if it cannot, all processes raise its error."
     with ExitStack() as held:
         problem = None
         if accelerator.is_main_process:

@@ -34,7 +34,7 @@ MAX_SOURCE = 512   # tokens of the longest sentence that is translated, EOS incl
 
 
 def positions_in(model: nn.Module) -> int | None:
-    """The number of positions for which a model has learnt a vector; None if it reads sentences of any length."""
+    """How many positions a model has learnt a vector for; None if it reads sentences of any length."""
     return min((len(part.table) for part in model.modules() if isinstance(part, Learned)), default=None)
 
 
@@ -79,7 +79,7 @@ def target_limit(
 
 # %% ../nbs/25b_translating.ipynb #cell-15
 def batches_by_length(rows: Sequence[list[int]], batch_tokens: int) -> list[list[int]]:
-    """Indices of rows, longest first, in batches of at most batch_tokens cells (a longer row has one of its own)."""
+    """Indices of rows, longest first, in batches of at most batch_tokens cells; a longer row is alone."""
     batches: list[list[int]] = []
     for i in sorted(range(len(rows)), key=lambda i: -len(rows[i])):
         if not batches or (len(batches[-1]) + 1) * len(rows[batches[-1][0]]) > batch_tokens:
@@ -112,14 +112,14 @@ class SearchOptions:
 
 # %% ../nbs/25b_translating.ipynb #cell-21
 def _dtype(precision: str, device: torch.device) -> torch.dtype:
-    "The number type of matrix products on a device: bfloat16 only if it was asked for and the device has units for it."
+    "The number type of matrix products: bfloat16 if it was asked for and the device has units for it."
     units = getattr(torch.cpu, "get_capabilities", dict)()
     able = device.type != "cpu" or any(units.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
     return PRECISIONS[precision] if able else torch.float32
 
 
 def decoder_for(model: nn.Module, dtype: torch.dtype = torch.float32) -> Searchable:
-    """What a search calls: a copy of a Transformer for fast decoding (lesson 27), or any other model itself."""
+    """What a search calls: a fast decoder for a Transformer (lesson 27), or any other model itself."""
     return fast(model, None if dtype == torch.float32 else dtype)
 
 
