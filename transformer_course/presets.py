@@ -18,7 +18,7 @@ from .seq2seq import Seq2Seq
 from .transformer import Transformer
 
 # %% ../nbs/25a_presets.ipynb #cell-6
-MODELS = {                                                        # "luong-dot" takes the preset's sizes for "luong"
+MODELS = {                                                  # "luong-dot" takes the preset's sizes for "luong"
     "seq2seq-rnn": partial(Seq2Seq, cell="rnn"),
     "seq2seq-gru": partial(Seq2Seq, cell="gru"),
     "seq2seq": partial(Seq2Seq, cell="lstm"),
@@ -49,7 +49,7 @@ class Preset:
     """Sizes and rates that go together."""
 
     sizes: dict[str, dict]           # for each kind of model, keywords of its constructor
-    peak: dict[str, float]           # for each kind of model, or single model, the learning rate that warm-up aims at
+    peak: dict[str, float]   # for each kind of model, or single model, the learning rate that warm-up aims at
     warmup: int                      # steps
     vocabulary: int                  # tokens, both languages together
     tokens: str = "bpe"              # kind of tokens, see lesson 01
@@ -57,13 +57,13 @@ class Preset:
     average: int = 1                 # epochs whose weights are averaged; 1: the last weights as they are
 
     def of(self, model: str) -> tuple[dict, float]:
-        "The keywords of a model in MODELS, its own included, and its learning rate."
+        "The keywords of a model in MODELS, including its own, and its learning rate."
         kind = model.partition("-")[0]
         return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
 
 # %% ../nbs/25a_presets.ipynb #cell-10
 def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float, **other) -> Preset:
-    "A Transformer and the recurrent models; the scoreboard prints how many parameters each has."
+    "Sizes of a Transformer and of the recurrent models; the scoreboard prints how many parameters each has."
     recurrent = {"d_model": width, "d_hidden": hidden, "dropout": dropout}
     sizes = {"seq2seq": recurrent, "additive": recurrent, "luong": {**recurrent, "bidirectional": True},
              "transformer": {"d_model": width, "n_heads": heads, "n_layers": layers, "d_ff": d_ff,
@@ -91,7 +91,7 @@ def known(
     name: str,
     allowed: Collection[str],
 ) -> str:
-    """The name, if it is allowed. Raises ValueError, which lists what is, for any other."""
+    """The name, if it is allowed. Raises ValueError, which lists the allowed ones, for any other."""
     if not isinstance(name, str) or name not in allowed:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(allowed)}")
     return name
