@@ -168,7 +168,7 @@ UNGRADED = ("broken", "faulty", "closed", "open")     # no "very" with these
 # %% ../nbs/02d_hindi_lexicon.ipynb #cell-20
 @dataclass(frozen=True)
 class Verb:
-    """A verb: four English forms, Hindi stem, whether its agent takes ne here, and the kinds of its objects."""
+    """A verb: four English forms, Hindi stem, whether its agent takes ne here, and its kinds of object."""
     english: str
     third: str
     past: str
