@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .functional import Dropout
 
-# %% ../nbs/22_blocks.ipynb #cell-11
+# %% ../nbs/22_blocks.ipynb #cell-12
 class FeedForward(nn.Module):
     """Two linear maps with a rectifier between, the same at every position [Vaswani et al. 2017, eq. 2]."""
 
@@ -31,7 +31,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
-# %% ../nbs/22_blocks.ipynb #2cf03350
+# %% ../nbs/22_blocks.ipynb #cell-20
 class Residual(nn.Module):
     """Add & norm around a sublayer, before or after it [Vaswani et al. 2017, §3.1, §5.4; Xiong et al. 2020].
 

@@ -87,7 +87,7 @@ def random_state(device: torch.device | str = "cpu") -> dict[str, Tensor]:
 
 
 def set_random_state(states: dict[str, Tensor], device: torch.device | str = "cpu") -> None:
-    """Put back what `random_state` returned; the state of a device of another kind is left out."""
+    """Put back what `random_state` returned; the state of a device of another kind is ignored."""
     kind = torch.device(device).type
     torch.set_rng_state(states["cpu"])
     if kind == "cuda" and "cuda" in states:
@@ -101,7 +101,7 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read from a checkpoint."""
+    """The content of a checkpoint."""
 
     path: Path
     facts: dict                            # of state.json
@@ -120,7 +120,7 @@ def take(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def read_tensors(file: str | Path, content: bytes) -> dict[str, Tensor]:
-    """The tensors that a safetensors file holds. Raises ValueError, with the file's name, if it holds none."""
+    """The tensors in a safetensors file. Raises ValueError, with the file's name, if it is damaged."""
     try:
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as problem:
@@ -130,7 +130,7 @@ def read_tensors(file: str | Path, content: bytes) -> dict[str, Tensor]:
 def read_checkpoint(path: Path, kinds: dict[str, type | tuple]) -> Checkpoint:
     """Read one checkpoint, with the epochs that it names; `kinds` are the facts that it must hold.
 
-    Raises FileNotFoundError if a file is missing, ValueError, which names the file, if one is damaged.
+    Raises FileNotFoundError if a file is missing, and ValueError, which names the file, if one is damaged.
     """
     files, note = read_files(path), path / STATE
     expect(path, dict.fromkeys(files), {STATE: object, WEIGHTS: object})
@@ -146,7 +146,7 @@ def read_checkpoint(path: Path, kinds: dict[str, type | tuple]) -> Checkpoint:
 
 
 def _digest(folder: Path) -> str | None:
-    "The checksum of an epoch's weights, as it was written down."
+    "The recorded checksum of an epoch's weights."
     note = folder / CHECKSUMS
     return read_json(note, note.read_bytes()).get(WEIGHTS) if note.is_file() else None
 
@@ -162,7 +162,7 @@ class Checkpoints:
         write_folder(self.folder / f"epoch-{number}", {WEIGHTS: safetensors.torch.save(weights)})
 
     def write(self, step: int, facts: dict, tensors: dict[str, Tensor], epochs: Iterable[int] = ()) -> Path:
-        """Write a checkpoint that needs the weights of these epochs; remove what none of the newest `keep` needs."""
+        """Write a checkpoint that needs these epochs' weights; keep the newest `keep` and what they need."""
         facts = {**facts, "epochs": {str(number): _digest(self.folder / f"epoch-{number}") for number in epochs}}
         path = self.folder / f"step-{step:08}"
         write_folder(path, {WEIGHTS: safetensors.torch.save(tensors), STATE: json.dumps(facts).encode()})
@@ -175,9 +175,9 @@ class Checkpoints:
         return path
 
     def newest(self, kinds: dict[str, type | tuple]) -> Checkpoint | None:
-        """The newest whole checkpoint, which holds facts of these kinds; None if there is no checkpoint.
+        """The newest complete checkpoint, with facts of these kinds; None if there is no checkpoint.
 
-        A damaged one is named in a warning and the one before it taken. Raises ValueError if all are damaged.
+        A warning names a damaged one, and the one before it is taken. Raises ValueError if all are damaged.
         """
         problems = []
         for path in reversed(checkpoint_folders(self.folder)):

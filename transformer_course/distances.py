@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['POSITIONS', 'InAttention', 'Relative', 'Rotary', 'alibi_slopes', 'alibi', 'ALiBi', 'make_positions']
 
-# %% ../nbs/21a_distances.ipynb #15c9547c
+# %% ../nbs/21a_distances.ipynb #cell-4
 import math
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .positions import Learned, Sinusoidal
 
-# %% ../nbs/21a_distances.ipynb #aa83d4ef
+# %% ../nbs/21a_distances.ipynb #cell-21
 class InAttention(nn.Module):
     """Positions inside self-attention, which turn queries and keys, or add a bias. This one does nothing."""
 
@@ -44,7 +44,7 @@ class InAttention(nn.Module):
         "What to add to the scaled scores."
         return None
 
-# %% ../nbs/21a_distances.ipynb #af2940ad
+# %% ../nbs/21a_distances.ipynb #cell-23
 class Relative(InAttention):
     """A trained vector for each distance up to a clip, for all heads [Shaw et al. 2018, eq. 5, keys only]."""
 
@@ -70,7 +70,7 @@ class Relative(InAttention):
         rows = apart.clamp(-self.clip, self.clip) + self.clip                          # of the table
         return asked.gather(-1, rows.expand(*query.shape[:2], -1, -1))
 
-# %% ../nbs/21a_distances.ipynb #cell-61
+# %% ../nbs/21a_distances.ipynb #cell-24
 class Rotary(InAttention):
     """Turns queries and keys by the angle of their position [Su et al. 2021, eq. 15].
 
@@ -93,7 +93,7 @@ class Rotary(InAttention):
         (sin, cos), (a, b) = codes.unflatten(-1, (-1, 2)).unbind(-1), x.unflatten(-1, (-1, 2)).unbind(-1)
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
 
-# %% ../nbs/21a_distances.ipynb #937ab225
+# %% ../nbs/21a_distances.ipynb #cell-25
 def alibi_slopes(
     n_heads: int,     # H, any number from 1
 ) -> list[float]:
@@ -120,7 +120,7 @@ def alibi(
     apart = torch.arange(start, start + T, device=device)[:, None] - torch.arange(S, device=device)
     return -torch.tensor(alibi_slopes(n_heads), device=device)[:, None, None] * apart.abs()
 
-# %% ../nbs/21a_distances.ipynb #6815022e
+# %% ../nbs/21a_distances.ipynb #cell-26
 class ALiBi(InAttention):
     """Takes a penalty off each score, in proportion to the distance; untrained [Press et al. 2022, §3]."""
 
@@ -137,7 +137,7 @@ class ALiBi(InAttention):
         "What to add to the scaled scores."
         return alibi(self.n_heads, query.shape[2], S, start, query.device).to(query.dtype)
 
-# %% ../nbs/21a_distances.ipynb #3069fe0c
+# %% ../nbs/21a_distances.ipynb #cell-27
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 

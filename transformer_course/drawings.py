@@ -66,7 +66,8 @@ class Drawing:
 
     def _repr_svg_(self) -> str:
         """The drawing as SVG, the same bytes each time: coordinates are rounded, and no date is stored."""
-        with mpl.rc_context({"svg.hashsalt": "transformer-course", "svg.fonttype": "path", "savefig.bbox": None}):
+        plain = {"savefig.bbox": None, "figure.constrained_layout.use": False}     # whatever `use_style` has set
+        with mpl.rc_context({"svg.hashsalt": "transformer-course", "svg.fonttype": "path", **plain}):
             file = io.StringIO()
             self.figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
         words = " | ".join(text.replace("\n", " ") for text in self.words())

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['sinusoids', 'Sinusoidal', 'Learned']
 
-# %% ../nbs/21_positions.ipynb #f89caccd
+# %% ../nbs/21_positions.ipynb #cell-4
 import math
 
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/21_positions.ipynb #a15109c4
+# %% ../nbs/21_positions.ipynb #cell-31
 def sinusoids(
     positions: Tensor,   # (T,) integer positions, from 0
     d_model: int,        # D, even
@@ -27,7 +27,7 @@ def sinusoids(
     angles = positions[:, None].to(exact) * torch.exp(-math.log(10000) / d_model * pairs)   # (T, D/2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 
-# %% ../nbs/21_positions.ipynb #cell-50
+# %% ../nbs/21_positions.ipynb #cell-34
 class Sinusoidal(nn.Module):
     """Position codes of sines and cosines [Vaswani et al. 2017, §3.5], for any position."""
 
@@ -47,7 +47,7 @@ class Sinusoidal(nn.Module):
         positions = torch.arange(start, start + length, device=self.table.device)
         return sinusoids(positions, self.d_model).to(self.table.dtype)
 
-# %% ../nbs/21_positions.ipynb #cell-51
+# %% ../nbs/21_positions.ipynb #cell-36
 class Learned(nn.Module):
     """One trained vector for each position [Gehring et al. 2017].
 

@@ -21,7 +21,7 @@ from .translation import Translator
 # %% ../nbs/25f_scoreboard.ipynb #cell-5
 @dataclass(frozen=True)
 class Row:
-    """One line of the scoreboard."""
+    """One row of the scoreboard."""
 
     model: str
     parameters: int            # that were learnt
@@ -38,14 +38,14 @@ def _words(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str]]]:
 
 
 def _fit_aligner(name: str, pairs: Sequence[Pair]) -> Model1 | HMM:
-    "Model 1, and from there, if asked for, the HMM."
+    "Model 1 and, if asked for, the HMM that starts from it."
     words = _words(pairs)
     aligner = Model1.fit(words)
     return HMM.fit(words, start=aligner) if name == "hmm" else aligner
 
 
 def row_of_aligner(name: str, corpus: Corpus, split: str) -> Row:
-    """The line of an aligner, learnt from the training pairs and judged on a split."""
+    """The row of an aligner, which learns from the training pairs and is scored on a split."""
     pairs, began = corpus[split], time.perf_counter()
     aligner = _fit_aligner(name, corpus["train"])
     seconds = time.perf_counter() - began
@@ -56,7 +56,7 @@ def row_of_aligner(name: str, corpus: Corpus, split: str) -> Row:
 
 
 def row_of_translator(translator: Translator, pairs: Sequence[Pair], split: str, beam_size: int = 5) -> Row:
-    """The line of a trained translator."""
+    """The row of a trained translator."""
     training = translator.config["training"]
     return Row(translator.config["model"], sum(p.numel() for p in translator.model.parameters()),
                training["tokens"] / training["seconds"], training["seconds"], translator.evaluate(pairs, split, beam_size))
@@ -73,8 +73,8 @@ def compare(
 ) -> tuple[list[Row], dict[str, Translator]]:
     """Train each model on the same data with the same budget, and score all on one split.
 
-    The aligners learn from the training pairs by as many rounds of EM as lesson 13 gives them, whatever the budget.
-    Raises ValueError as `Translator.train`.
+    The aligners learn from the training pairs with as many rounds of EM as in lesson 13, whatever the budget.
+    Raises ValueError as `Translator.train` does.
     """
     corpus = load(data, pair) if isinstance(data, str) else data
     for model in models:                             # complain now, not after the first model has trained
@@ -101,7 +101,7 @@ def scoreboard(rows: Sequence[Row]) -> str:
 
 
 def draw_scoreboard(rows: Sequence[Row]):
-    """Exact match, alignment error and speed of training side by side, one bar a model (aligners: no speed); returns the axes."""
+    """Draw exact match, alignment error and speed of training, one bar for each model; returns the axes."""
     columns = {"exact match, %": [row.score.exact_match and 100 * row.score.exact_match for row in rows],
                "alignment error rate": [row.score.aer for row in rows],
                "1,000 target tokens / s": [None if row.model in ALIGNERS else row.tokens_per_second / 1000 for row in rows]}
