@@ -56,7 +56,8 @@ TOP = {
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")
 MODULES = sorted(p.stem for p in notebooks.LIB.glob("*.py") if not p.stem.startswith("_"))
-NUMBERS = {m[2]: int(m[1]) for p in notebooks.NBS.glob("*.ipynb") if (m := re.match(r"(\d+)[a-z]?_(\w+)$", p.stem))}
+NUMBERS = {m[3]: (int(m[1]), m[2])                         # 21a comes after 21
+           for p in notebooks.NBS.glob("*.ipynb") if (m := re.match(r"(\d+)([a-z]?)_(\w+)$", p.stem))}
 
 
 def imported(source, package=PACKAGE):
