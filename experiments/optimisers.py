@@ -3,8 +3,8 @@
     python experiments/optimisers.py --jobs 2
 
 The model is the micro preset's Transformer, the data is micro-Hindi, as in `recipe.py`. Every variant is
-first trained from seed 1 with each of its rates, and with further ones while the lowest or the highest of them
-is the best. The rate with the lowest perplexity on `valid` is the variant's own; with that it is trained from
+first trained from seed 1 with each of its rates, and with further ones while the lowest or the highest of
+them is the best. The rate with the lowest perplexity on `valid` is the variant's own; with that it is trained from
 the other seeds. `test` is only scored. All rates warm up over the preset's 100 steps, and gradients are
 clipped. Decoding is greedy. Writes results/optimisers.json after each run, and goes on where an earlier call
 stopped.

@@ -85,7 +85,7 @@ def test_a_function_that_raises_keyboard_interrupt_is_an_error_and_a_named_folde
     course.start(tmp_path / "here")
     (tmp_path / "here" / "anna").mkdir()
     for place in (tmp_path / "here" / "anna", tmp_path / "here" / "typo"):
-        with pytest.raises(FileNotFoundError, match="no course folder"):
+        with pytest.raises(FileNotFoundError, match="not a course folder"):
             course.check_folder(place)
     assert progress_file.course_folder(tmp_path / "here" / "exercises") == tmp_path / "here"
 

@@ -17,6 +17,9 @@ TOOLS = {
     "course",
     "diagnosis",
     "diagrams",
+    "diagrams_attention",
+    "diagrams_recurrent",
+    "diagrams_transformer",
     "drawings",
     "exercise_notebooks",
     "files",
@@ -26,6 +29,7 @@ TOOLS = {
     "hindi_lexicon",
     "hindi_parts",
     "hindi_templates",
+    "legibility",
     "micro_hindi",
     "micro_reviews",
     "pacing",
@@ -56,7 +60,8 @@ TOP = {
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")
 MODULES = sorted(p.stem for p in notebooks.LIB.glob("*.py") if not p.stem.startswith("_"))
-NUMBERS = {m[2]: int(m[1]) for p in notebooks.NBS.glob("*.ipynb") if (m := re.match(r"(\d+)[a-z]?_(\w+)$", p.stem))}
+NUMBERS = {m[3]: (int(m[1]), m[2])                         # 21a comes after 21
+           for p in notebooks.NBS.glob("*.ipynb") if (m := re.match(r"(\d+)([a-z]?)_(\w+)$", p.stem))}
 
 
 def imported(source, package=PACKAGE):

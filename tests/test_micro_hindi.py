@@ -33,8 +33,8 @@ ADJECTIVES = {"big", "small", "good", "tall", "clever", "poor", "beautiful", "bl
               "sweet", "wide", "long", "old", "hungry", "thirsty", "ill", "broken", "faulty", "wet", "green", "sandy", "closed",
               "open", "rich"}
 WILD, BUILT = ("forest", "river", "field", "garden"), ("factory", "shop", "office", "market")
-PLACES = {"baink": BUILT, "kinaaraa": WILD, "saaras": WILD, "kren": BUILT, "chamgaadar": WILD, "ballaa": BUILT, "chuuhaa": WILD,
-          "maaus": BUILT}
+PLACES = {"baink": BUILT, "kinaaraa": WILD, "saaras": WILD, "kren": BUILT, "chamgaadar": WILD,
+          "ballaa": BUILT, "chuuhaa": WILD, "maaus": BUILT}
 SENSES = {"baink": "m", "kinaaraa": "m", "saaras": "m", "kren": "f", "chamgaadar": "m", "ballaa": "m", "chuuhaa": "m", "maaus": "m"}
 ENDINGS = {  # tense -> (person, gender, plural) -> how the last words of the verb end
     "present": lambda p, g, n: [("tii" if g == "f" else "te" if n else "taa"), am(p, n)],
@@ -230,7 +230,7 @@ def noun_of(s):
 
 
 def other_words(s):
-    """All words but the deciding one, in order."""
+    """All words but the deciding one, in order, with a gap in its place."""
     words = s.english.split()
     return [*words[:s.tags["trigger"]], "_", *words[s.tags["trigger"] + 1:]]
 
@@ -238,7 +238,8 @@ def other_words(s):
 def lures_of(s):
     """The place words that suggest a meaning, the nearest to the noun first, by this file's tables."""
     words = s.english.split()
-    return [words[i] for i in sorted(range(len(words)), key=lambda i: abs(i - s.tags["noun"])) if words[i] in WILD + BUILT]
+    outwards = sorted(range(len(words)), key=lambda i: abs(i - s.tags["noun"]))
+    return [words[i] for i in outwards if words[i] in WILD + BUILT]
 
 
 def agrees(s):
@@ -253,13 +254,17 @@ def naive_bayes(rows):
     for features, y in rows:
         counts.setdefault(y, Counter()).update(set(features))
     def score(features, y):
-        return math.log(labels[y]) + sum(math.log((counts[y][f] + 0.5) / (labels[y] + 1)) for f in set(features))
+        n = labels[y]
+        return math.log(n) + sum(math.log((counts[y][f] + 0.5) / (n + 1)) for f in set(features))
     return lambda features: max(sorted(labels), key=lambda y: score(features, y))
 
 
 def hits(train, asked, features, label, group=lambda s: ""):
     """How often naive Bayes, fitted on train for each group, guesses the label of what is asked."""
-    guess = {g: naive_bayes([(features(s), label(s)) for s in train if group(s) == g]) for g in {group(s) for s in asked}}
+    rows = {}
+    for s in train:
+        rows.setdefault(group(s), []).append((features(s), label(s)))
+    guess = {g: naive_bayes(rows[g]) for g in set(map(group, asked))}
     return sum(guess[group(s)](features(s)) == label(s) for s in asked)
 
 
@@ -276,7 +281,7 @@ def sense(s):
 
 
 def test_only_the_deciding_word_differs_between_the_two_meanings(splits):
-    """Two and two sentences of the challenge share everything else, so every rule that does not read it is right in one."""
+    """Each two sentences share everything else, so a rule that does not read that word is right in one."""
     asked = [s for s in splits["distance"] if s.tags["kind"] == "ambiguous"]
     for one, two in zip(asked[::2], asked[1::2]):
         assert one.tags["pair"] == two.tags["pair"] and one.tags["sense"] != two.tags["sense"]
@@ -305,23 +310,21 @@ def test_lures_agree_and_disagree_equally_often_wherever_sentences_are_drawn(spl
     for name in ("train", "valid", "test"):
         settings_seen = {}
         for s in ambiguous_ones(splits[name]):
-            nearest = next((x for x in PLACES if lures_of(s)[:1] and x in meanings(s) and lures_of(s)[0] in PLACES[x]), "")
-            settings_seen.setdefault((noun_of(s), s.tags["distance"], nearest), Counter())[s.tags["sense"]] += 1
+            lures = lures_of(s)
+            side = lures[0] in WILD if lures else None
+            settings_seen.setdefault((noun_of(s), s.tags["distance"], side), Counter())[s.tags["sense"]] += 1
         for (noun, _, _), count in settings_seen.items():
             both = [count[x.hindi] for x in hindi_templates.AMBIGUOUS[noun]]
             assert abs(both[0] - both[1]) <= 1
     near = Counter((s.tags["distance"], agrees(s)) for s in ambiguous_ones(splits["train"]))
     for d in range(21):
         assert abs(near[d, True] - near[d, False]) <= 8 and near[d, True] + near[d, False] >= 10
-    assert abs(sum(near[d, True] - near[d, False] for d in range(21))) < 50 < 400 < sum(near[d, True] for d in range(21))
-
-
-def meanings(s):
-    return [x.hindi for x in hindi_templates.AMBIGUOUS[noun_of(s)]]
+    agreeing, others = (sum(near[d, agree] for d in range(21)) for agree in (True, False))
+    assert abs(agreeing - others) < 50 and min(agreeing, others) > 400
 
 
 def test_a_baseline_over_all_other_words_is_at_chance_and_the_deciding_word_is_enough(splits):
-    train, asked = ambiguous_ones(splits["train"]), [s for s in splits["distance"] if s.tags["kind"] == "ambiguous"]
+    train, asked = ambiguous_ones(splits["train"]), ambiguous_ones(splits["distance"])
     held_back = ambiguous_ones(splits["valid"] + splits["test"])
     def everything_else(s):
         return words_and_pairs(other_words(s))
@@ -340,14 +343,28 @@ def test_the_baseline_would_notice_lures_that_give_the_meaning_away():
     """The control: only sentences whose lures all suggest the wrong meaning, as they did in an earlier corpus."""
     rng, leaky = Random(5), []
     while len(leaky) < 800:
-        leaky += [s for s in hindi_templates.ambiguous(rng, len(leaky) % 21) if s.tags["lures"] == s.tags["distractors"] != ()]
+        both = hindi_templates.ambiguous(rng, len(leaky) % 21)
+        leaky += [s for s in both if s.tags["lures"] == s.tags["distractors"] != ()]
     known, new = leaky[::2], leaky[1::2]
     for features in (lambda s: lures_of(s)[:1], lures_of, other_words, lambda s: words_and_pairs(other_words(s))):
         assert hits(known, new, features, sense, noun_of) / len(new) > 0.95
 
 
+def test_distances_end_even_where_train_has_used_up_a_meaning():
+    rng, taken = Random(3), set()
+    places = [f"the bat near the {place} {verb}" for place in WILD + BUILT for verb in ("broke", "slept", "flew")]
+    taken.update(places[:-6])
+    found = micro_hindi.distances(rng, 24, micro_hindi.fits, taken)
+    count = Counter((s.tags["kind"], s.tags["distance"]) for s in found)
+    assert count == {(kind, d): 24 for kind in ("subject", "ambiguous") for d in range(21)}
+    at_three = Counter(s.tags["sense"] for s in found[504:] if s.tags["distance"] == 3)
+    assert at_three["ballaa"] == at_three["chamgaadar"] < 3 and sum(at_three.values()) == 24
+    with pytest.raises(RuntimeError, match="not 8 sentences of kind 'subject' for each distance"):
+        micro_hindi.distances(rng, 8, lambda s: False, set())
+
+
 def test_no_other_challenge_is_given_away_by_its_other_words(splits):
-    """Roles, the gender of a distant subject, the form in composition, what *it* stands for: naive Bayes without the word."""
+    """Roles, the gender of a distant subject, the form in composition, what *it* refers to."""
     for one, two in zip(splits["roles"][::2], splits["roles"][1::2]):
         assert sorted(one.english.split()) == sorted(two.english.split()) and one.hindi != two.hindi
     def controller(s):
@@ -356,7 +373,8 @@ def test_no_other_challenge_is_given_away_by_its_other_words(splits):
         return [w for i, w in enumerate(s.english.split()) if i not in controller(s).subject]
     def gender(s):
         return controller(s).agreement[1]
-    train = [s for s in splits["train"] if s.tags["template"] == "separated" and controller(s).controller == "subject"]
+    agreeing = [s for s in splits["train"] if controller(s).controller == "subject"]
+    train = [s for s in agreeing if s.tags["template"] == "separated"]
     asked = [s for s in splits["distance"] if s.tags["kind"] == "subject"]
     genders = {}
     for s in splits["train"]:
@@ -368,10 +386,12 @@ def test_no_other_challenge_is_given_away_by_its_other_words(splits):
         assert genders[c.verb, c.tense, c.agreement[0], c.agreement[2]] == {"m", "f"}
     usual = max(Counter(map(gender, asked)).values())
     assert hits(train, asked, besides, gender) < usual + 0.03 * len(asked)
-    single = [s for s in splits["train"] if len(s.tags["clauses"]) == 1 and controller(s).controller == "subject"]
+    single = [s for s in agreeing if len(s.tags["clauses"]) == 1]
     new = [s for s in splits["composition"] if len(s.tags["clauses"]) == 1]
-    assert hits(single, new, besides, lambda s: str(controller(s).agreement), lambda s: controller(s).tense) < 0.25 * len(new)
-    crossed = [s for s in splits["train"] if s.tags["template"] == "pronoun" and {"cross", "it"} <= set(s.english.split())]
+    found = hits(single, new, besides, lambda s: str(controller(s).agreement), lambda s: controller(s).tense)
+    assert found < 0.25 * len(new)
+    pronouns = [s for s in splits["train"] if s.tags["template"] == "pronoun"]
+    crossed = [s for s in pronouns if {"cross", "it"} <= set(s.english.split())]
     about_subject = lambda s: s.tags["antecedent"] == s.tags["clauses"][0].subject
     across = sum(hits(known, new, lambda s: s.english.split()[:-1], about_subject) for known, new in halves_of(crossed))
     assert len(crossed) > 200 and across / len(crossed) < 0.62

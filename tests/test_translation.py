@@ -48,6 +48,11 @@ def test_presets_fit_every_model_and_unknown_names_are_refused():
             call()
 
 
+def test_no_preset_averages_since_every_rate_falls_to_zero():
+    """After such a fall the mean of the last epochs' weights gained nothing in the records, or lost; lesson 25a shows them."""
+    assert {name: preset.average for name, preset in PRESETS.items()} == dict.fromkeys(PRESETS, 1)
+
+
 def test_pairs_as_ids(trained, corpus):
     tokenizer = trained[0].tokenizer
     for pair, (src, tgt) in zip(corpus["test"], encode_pairs(tokenizer, corpus["test"]), strict=True):

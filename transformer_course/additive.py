@@ -122,7 +122,7 @@ class LastScore(nn.Module):
 
 # %% ../nbs/14_additive.ipynb #cell-36
 class ControlAttention(nn.Module):
-    """The look-up of `AdditiveAttention` with a score that does not depend on the query."""
+    """Attention with a score that does not depend on the query; the rest is `AdditiveAttention`'s."""
 
     def __init__(self, score: nn.Module):   # a UniformScore or LastScore
         super().__init__()
@@ -281,7 +281,7 @@ class CoverageSeq2Seq(AdditiveSeq2Seq):
     def __init__(self, *sizes, **options):
         super().__init__(*sizes, **options)
         if not isinstance(self.attention, AdditiveAttention):
-            raise ValueError("CoverageSeq2Seq needs score='additive': a control has no learnt score to change")
+            raise ValueError("CoverageSeq2Seq needs score='additive': a control's score cannot be changed")
         self.cover = nn.Parameter(torch.zeros_like(self.attention.score))                    # w_c (A,)
 
     def start(self, src: Tensor) -> CoverageState:

@@ -46,7 +46,8 @@ def put_weights(
     own = dict(model.named_parameters())
     for name in sorted(own.keys() | weights.keys()):
         if (here := shape(own, name)) != (there := shape(weights, name)):
-            raise ValueError(f"the weights are of another model: {name} is {there} in them and {here} in this one")
+            raise ValueError(
+                f"the weights are of another model: {name} is {there} in them and {here} in this one")
     for name, parameter in own.items():
         parameter.copy_(weights[name])
 
@@ -54,7 +55,8 @@ def put_weights(
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What an optimizer remembers, by the number of the parameter and a name: "0.exp_avg"."""
     return {f"{number}.{name}": torch.as_tensor(value).detach().cpu().clone()
-            for number, values in optimizer.state_dict()["state"].items() for name, value in values.items() if value is not None}
+            for number, values in optimizer.state_dict()["state"].items()
+            for name, value in values.items() if value is not None}
 
 
 def put_optimizer_state(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -70,7 +72,8 @@ def put_optimizer_state(optimizer: torch.optim.Optimizer, tensors: dict[str, Ten
             raise ValueError(f"the optimizer has no parameter {key!r}")
         shape = shapes[int(number)]
         if tensor.ndim >= len(shape) and tensor.shape != shape:       # smaller ones are counts and sums
-            raise ValueError(f"the optimizer's {key} has shape {tuple(tensor.shape)}, the parameter {tuple(shape)}")
+            raise ValueError(
+                f"the optimizer's {key} has shape {tuple(tensor.shape)}, the parameter {tuple(shape)}")
         state.setdefault(int(number), {})[name] = tensor.clone()
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
@@ -87,7 +90,7 @@ def random_state(device: torch.device | str = "cpu") -> dict[str, Tensor]:
 
 
 def set_random_state(states: dict[str, Tensor], device: torch.device | str = "cpu") -> None:
-    """Put back what `random_state` returned; the state of a device of another kind is left out."""
+    """Put back what `random_state` returned; the state of a device of another kind is ignored."""
     kind = torch.device(device).type
     torch.set_rng_state(states["cpu"])
     if kind == "cuda" and "cuda" in states:
@@ -101,7 +104,7 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read from a checkpoint."""
+    """The content of a checkpoint."""
 
     path: Path
     facts: dict                            # of state.json
@@ -120,17 +123,19 @@ def take(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def read_tensors(file: str | Path, content: bytes) -> dict[str, Tensor]:
-    """The tensors that a safetensors file holds. Raises ValueError, with the file's name, if it holds none."""
+    """The tensors in a safetensors file. Raises ValueError, with the file's name, if it is damaged."""
     try:
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise ValueError(f"{file} is damaged: {str(problem).splitlines()[0] if str(problem) else 'it holds no tensors'}") from None
+        raise ValueError(
+            f"{file} is damaged: {str(problem).splitlines()[0] if str(problem) else 'it holds no tensors'}"
+        ) from None
 
 
 def read_checkpoint(path: Path, kinds: dict[str, type | tuple]) -> Checkpoint:
     """Read one checkpoint, with the epochs that it names; `kinds` are the facts that it must hold.
 
-    Raises FileNotFoundError if a file is missing, ValueError, which names the file, if one is damaged.
+    Raises FileNotFoundError if a file is missing, and ValueError, which names the file, if one is damaged.
     """
     files, note = read_files(path), path / STATE
     expect(path, dict.fromkeys(files), {STATE: object, WEIGHTS: object})
@@ -146,7 +151,7 @@ def read_checkpoint(path: Path, kinds: dict[str, type | tuple]) -> Checkpoint:
 
 
 def _digest(folder: Path) -> str | None:
-    "The checksum of an epoch's weights, as it was written down."
+    "The recorded checksum of an epoch's weights."
     note = folder / CHECKSUMS
     return read_json(note, note.read_bytes()).get(WEIGHTS) if note.is_file() else None
 
@@ -162,8 +167,9 @@ class Checkpoints:
         write_folder(self.folder / f"epoch-{number}", {WEIGHTS: safetensors.torch.save(weights)})
 
     def write(self, step: int, facts: dict, tensors: dict[str, Tensor], epochs: Iterable[int] = ()) -> Path:
-        """Write a checkpoint that needs the weights of these epochs; remove what none of the newest `keep` needs."""
-        facts = {**facts, "epochs": {str(number): _digest(self.folder / f"epoch-{number}") for number in epochs}}
+        """Write a checkpoint that needs these epochs' weights; keep the newest `keep` and what they need."""
+        facts = {**facts,
+                 "epochs": {str(number): _digest(self.folder / f"epoch-{number}") for number in epochs}}
         path = self.folder / f"step-{step:08}"
         write_folder(path, {WEIGHTS: safetensors.torch.save(tensors), STATE: json.dumps(facts).encode()})
         for outdated in checkpoint_folders(self.folder)[:-self.keep]:
@@ -175,9 +181,9 @@ class Checkpoints:
         return path
 
     def newest(self, kinds: dict[str, type | tuple]) -> Checkpoint | None:
-        """The newest whole checkpoint, which holds facts of these kinds; None if there is no checkpoint.
+        """The newest complete checkpoint, with facts of these kinds; None if there is no checkpoint.
 
-        A damaged one is named in a warning and the one before it taken. Raises ValueError if all are damaged.
+        A warning names a damaged one, and the one before it is taken. Raises ValueError if all are damaged.
         """
         problems = []
         for path in reversed(checkpoint_folders(self.folder)):
@@ -193,6 +199,7 @@ class Checkpoints:
     def _named(self, path: Path) -> set[str]:
         "The folders of the epochs that a checkpoint names; a damaged one names none."
         try:
-            return {f"epoch-{number}" for number in read_json(path / STATE, (path / STATE).read_bytes())["epochs"]}
+            return {f"epoch-{number}"
+                    for number in read_json(path / STATE, (path / STATE).read_bytes())["epochs"]}
         except (ValueError, OSError, KeyError, TypeError):
             return set()

@@ -29,7 +29,7 @@ def decline(
         return noun + "on"
     return noun + "en" if plural and gender == "f" else noun
 
-# %% ../nbs/02e_hindi_forms.ipynb #cell-10
+# %% ../nbs/02e_hindi_forms.ipynb #cell-9
 def agree(adjective: str, gender: str, plural: bool = False, oblique: bool = False) -> str:
     """An adjective beside its noun: those in -aa change (-aa, -e, -ii), the others do not."""
     if not adjective.endswith("aa"):
@@ -37,7 +37,7 @@ def agree(adjective: str, gender: str, plural: bool = False, oblique: bool = Fal
     ending = "ii" if gender == "f" else "e" if plural or oblique else "aa"
     return adjective if ending == "aa" else adjective.removesuffix("aa").removesuffix("y") + ending
 
-# %% ../nbs/02e_hindi_forms.ipynb #cell-13
+# %% ../nbs/02e_hindi_forms.ipynb #cell-11
 PERFECTIVE = {"jaa": "gayaa gae gaii gaiin", "kar": "kiyaa kie kii kiin", "de": "diyaa die dii diin",
               "le": "liyaa lie lii liin", "pii": "piyaa pie pii piin"}
 FUTURE = {"de": "d", "le": "l", "pii": "pi"}
@@ -61,7 +61,8 @@ def future(stem: str, person: int, gender: str, plural: bool) -> str:
     if stem == "ho":
         return "hoge" if person == 2 else BE_FUTURE[gender, plural]
     mood = "oge" if person == 2 else "enge" if plural else "uungaa" if person == 1 else "egaa"
-    return FUTURE.get(stem, stem) + (mood if gender == "m" else mood.replace("gaa", "gii").replace("ge", "gii"))
+    mood = mood if gender == "m" else mood.replace("gaa", "gii").replace("ge", "gii")
+    return FUTURE.get(stem, stem) + mood
 
 def is_now(person: int, plural: bool) -> str:
     """The present of honaa, to be: huun, ho, hai, hain."""
@@ -71,7 +72,7 @@ def was(gender: str, plural: bool) -> str:
     """The past of honaa, to be: thaa, the, thii, thiin."""
     return "thiin" if gender == "f" and plural else agree("thaa", gender, plural)
 
-# %% ../nbs/02e_hindi_forms.ipynb #cell-16
+# %% ../nbs/02e_hindi_forms.ipynb #cell-13
 TENSES = ("present", "progressive", "used", "past progressive", "past", "future")
 
 def conjugate(
@@ -96,7 +97,7 @@ def conjugate(
         return [stem, agree("rahaa", gender, plural), auxiliary]
     return [habitual(stem, gender, plural), auxiliary]
 
-# %% ../nbs/02e_hindi_forms.ipynb #cell-18
+# %% ../nbs/02e_hindi_forms.ipynb #cell-15
 def english_verb(verb: Verb, tense: str, person: int, plural: bool, negative: bool = False) -> list[str]:
     """The words of an English verb; the last is the verb itself."""
     third = person == 3 and not plural
@@ -110,7 +111,7 @@ def english_verb(verb: Verb, tense: str, person: int, plural: bool, negative: bo
             "used": ["used", "to", verb.english], "past progressive": [were, verb.ing],
             "past": [verb.past], "future": ["will", verb.english]}[tense]
 
-# %% ../nbs/02e_hindi_forms.ipynb #cell-21
+# %% ../nbs/02e_hindi_forms.ipynb #cell-17
 def stems() -> dict[str, tuple[str, str]]:
     """Each regular finite form of each verb: (stem, ending)."""
     table = {}
@@ -144,7 +145,7 @@ def unsegment(sentence: str) -> str:
     """Undo `segment`."""
     return sentence.replace(" +", "")
 
-# %% ../nbs/02e_hindi_forms.ipynb #cell-24
+# %% ../nbs/02e_hindi_forms.ipynb #cell-20
 def paradigm(verb: str) -> dict[tuple, str]:
     """The one-word finite forms of a Hindi verb, given in English, by (form, person, gender, number)."""
     if verb not in VERBS:

@@ -12,7 +12,8 @@ __all__ = ['DEFINITE', 'POINTING', 'NUMBERS', 'POSSESSIVE', 'CONJUNCTIONS', 'Wor
 from dataclasses import dataclass, field
 
 from .hindi_forms import agree, conjugate, decline, english_verb
-from .hindi_lexicon import ADJECTIVES, LIVING, NOUNS, PARTICLE, PREPOSITIONS, PRONOUNS, Noun, Verb
+from .hindi_lexicon import (ADJECTIVES, LIVING, NOUNS, PARTICLE, PREPOSITIONS, PRONOUNS,
+                                              Noun, Verb)
 
 # %% ../nbs/02f_hindi_grammar.ipynb #cell-6
 class Word:
@@ -29,7 +30,7 @@ def words(text: str) -> tuple[Word, ...]:
 # %% ../nbs/02f_hindi_grammar.ipynb #cell-7
 @dataclass(frozen=True, eq=False)
 class NounPhrase:
-    """English words, and Hindi in any case. A Hindi token is (text, the English words it stands for)."""
+    """English words, and Hindi in any case. A Hindi token is (text, the English words that it translates)."""
     english: tuple[Word, ...]
     heads: tuple[Word, ...]          # its noun; two for "ram and shyam"
     direct: list                     # Hindi tokens
@@ -65,7 +66,7 @@ def both(a: NounPhrase, b: NounPhrase) -> NounPhrase:
                       join(a.oblique, b.oblique), 3, True, "f" if a.gender == b.gender == "f" else "m", True)
 
 def pronoun(english: str, gender: str = "m", object: bool = False) -> NounPhrase:
-    """A personal pronoun; it and they take their gender from what they stand for."""
+    """A personal pronoun; it and they take their gender from what they refer to."""
     subject, obj, direct, ne, ko, person, number, own = PRONOUNS[english]
     word = words(obj if object else subject)
     return NounPhrase(word, word, [(direct, word)], [(direct, word)], int(person), number == "pl",
@@ -146,12 +147,12 @@ def home() -> Adverbial:
     return Adverbial(word, [("ghar", word)], word)
 
 def time(row: list[str]) -> Adverbial:
-    """A row of TIMES; kal/0 means that kal stands for English word 0."""
+    """A row of TIMES; kal/0 means that kal translates English word 0."""
     english = words(row[0].replace("_", " "))
     hindi = [(text, (english[int(i)],)) for text, i in (part.split("/") for part in row[1].split(","))]
     return Adverbial(english, hindi, (english[-1],))
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-17
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-16
 @dataclass(frozen=True, eq=False)
 class Clause:
     """What a clause says; `realise` puts it into words."""
@@ -180,7 +181,7 @@ class Record:
     object_case: str
     cue: Word | None                     # the adjective of a complement
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-18
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-17
 def case_marking(clause: Clause) -> tuple[str, str]:
     """The cases of subject and object."""
     subject = "ne" if clause.verb.ne and clause.tense == "past" else "direct"
@@ -197,7 +198,7 @@ def agreement(clause: Clause) -> tuple[str, tuple]:
         return "object", (3, clause.object.gender, clause.object.plural)
     return "none", (3, "m", False)
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-21
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-20
 def verb_tokens(verb: Verb, tense: str, features: tuple, english: tuple[Word, ...], negative: bool) -> list:
     """Hindi tokens of the verb, each tied to its part of the English verb."""
     hindi = conjugate(verb.stem, tense, *features)
@@ -210,7 +211,7 @@ def verb_tokens(verb: Verb, tense: str, features: tuple, english: tuple[Word, ..
         tokens = [(text, main) for text in hindi[:-1]] + [(hindi[-1], helpers or main)]
     return [(PARTICLE[verb.english], main)] + tokens if verb.english in PARTICLE else tokens
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-22
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-21
 def complement_phrase(complement: tuple, subject: NounPhrase) -> tuple[tuple, list]:
     """A predicate adjective, which agrees with the subject."""
     adjective, very = complement
@@ -219,7 +220,7 @@ def complement_phrase(complement: tuple, subject: NounPhrase) -> tuple[tuple, li
     text = agree(adjective_for(adjective, kind), subject.gender, subject.plural)
     return english, ([("bahut", english[:1])] if very else []) + [(text, english[-1:])]
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-23
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-22
 def realise(clause: Clause) -> tuple[list, list, list]:
     """English words, Hindi tokens and records of a clause (its relative clauses first)."""
     c, (subject_case, object_case), (controller, features) = clause, case_marking(clause), agreement(clause)
@@ -234,13 +235,15 @@ def realise(clause: Clause) -> tuple[list, list, list]:
     whom, obj = (obj, ((), [])) if c.fronted else (((), []), obj)
     early, when = (when, ((), [])) if c.time_first else (((), []), when)
     tokens = verb_tokens(c.verb, c.tense, features, verb, c.negative)
-    english = [*whom[0], *early[0], *c.subject.english, *often, *verb, *extra, *obj[0], *to, *where[0], *when[0]]
+    english = [*whom[0], *early[0], *c.subject.english, *often, *verb, *extra, *obj[0], *to, *where[0],
+               *when[0]]
     hindi = [*whom[1], *early[1], *in_case(c.subject, subject_case), *aksar, *when[1], *where[1], *to_hindi,
              *obj[1], *extra_hindi, *tokens]
-    record = Record(c, verb, tuple(tokens), features, controller, subject_case, object_case, extra[-1] if extra else None)
+    cue = extra[-1] if extra else None
+    record = Record(c, verb, tuple(tokens), features, controller, subject_case, object_case, cue)
     return english, hindi, [*c.subject.inner, record]
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-26
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-25
 @dataclass(frozen=True)
 class ClauseTag:
     """The grammar of one clause. Indices count words from 0."""
@@ -262,7 +265,7 @@ class Sentence:
     links: frozenset[tuple[int, int]]
     tags: dict = field(hash=False, compare=False)
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-27
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-26
 CONJUNCTIONS = {"and": "aur", "but": "lekin", "because": "kyonki"}
 
 def person_of(phrase: NounPhrase) -> str:
@@ -289,7 +292,7 @@ def roles(record: Record, e: dict) -> dict:
              "time": c.time.heads if c.time else ()}
     return {role: tuple(e[w] for w in part) for role, part in parts.items() if part}
 
-# %% ../nbs/02f_hindi_grammar.ipynb #cell-28
+# %% ../nbs/02f_hindi_grammar.ipynb #cell-27
 def assemble(
     template: str,
     parts: list,             # clauses, and conjunctions between them
@@ -297,7 +300,7 @@ def assemble(
     focus=None,              # Hindi tokens -> those in focus; default: the verb's
     **marks,                 # further English words of interest, by tag: a Word or a tuple of them
 ) -> Sentence:
-    """Join clauses into a sentence; the links fall out of what each Hindi token stands for."""
+    """Join clauses into a sentence; each Hindi token brings its links."""
     english, hindi, records, mains = [], [], [], []
     for part in parts:
         if isinstance(part, str):
@@ -311,9 +314,10 @@ def assemble(
     main = mains[about]
     chosen = focus(hindi) if focus else main.hindi_verb
     marked = {k: e[w] if isinstance(w, Word) else tuple(e[x] for x in w) for k, w in marks.items()}
+    clauses = [record.clause for record in records]
     tags = {"template": template, "distance": e[main.verb[0]] - e[main.clause.subject.heads[-1]] - 1,
             "clauses": tuple(clause_tag(r, e, h) for r in records), "roles": roles(main, e),
-            "cells": tuple((r.clause.verb.english, person_of(r.clause.subject), r.clause.tense) for r in records),
+            "cells": tuple((c.verb.english, person_of(c.subject), c.tense) for c in clauses),
             "focus": tuple(h[id(t)] for t in chosen), **marked}
     return Sentence(" ".join(w.text for w in english), " ".join(t for t, _ in hindi),
                     frozenset((e[w], j) for j, (_, ws) in enumerate(hindi) for w in ws), tags)

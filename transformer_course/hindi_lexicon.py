@@ -15,10 +15,10 @@ def rows(table: str) -> list[list[str]]:
     """The lines of a text table, each cut at white space."""
     return [line.split() for line in table.strip().splitlines()]
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-9
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-8
 @dataclass(frozen=True)
 class Noun:
-    """A noun: English singular and plural, Hindi dictionary form, gender m or f, and the kind of thing it names."""
+    """A noun: English singular and plural, Hindi dictionary form, gender m or f, and its kind."""
     english: str
     plural: str
     hindi: str
@@ -49,7 +49,7 @@ NOUNS = nouns("""
     bird       birds       chiriyaa      f  animal
 """)
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-11
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-10
 NOUNS |= nouns("""
     book       books       kitaab        f  text
     letter     letters     chitthii      f  text
@@ -81,7 +81,7 @@ NOUNS |= nouns("""
     english    -           angrezii      f  tongue
 """)
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-13
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-12
 NOUNS |= nouns("""
     school     schools     paathashaalaa f  place
     garden     gardens     baag          m  place
@@ -100,7 +100,7 @@ NOUNS |= nouns("""
     office     offices     daftar        m  place
 """)
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-16
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-14
 NAMES = rows("""
     ram    raam    m
     shyam  shyaam  m
@@ -117,7 +117,7 @@ TOWNS = rows("""
     jaipur  jaypur
 """)
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-18
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-16
 PRONOUNS = {row[0]: row for row in rows("""
     i     me    main  maine     mujhe   1 sg m
     we    us    ham   hamne     hamen   1 pl m
@@ -128,7 +128,7 @@ PRONOUNS = {row[0]: row for row in rows("""
     they  them  ve    unhonne   unhen   3 pl -
 """)}
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-20
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-18
 ADJECTIVES = {row[0]: row[1:] for row in rows("""
     big        baraa     animal thing lid place way text
     small      chhotaa   person animal thing lid place food
@@ -165,10 +165,10 @@ LIVING = ("person", "animal")
 FEELINGS = ("hungry", "thirsty", "tired", "ill", "happy")
 UNGRADED = ("broken", "faulty", "closed", "open")     # no "very" with these
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-22
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-20
 @dataclass(frozen=True)
 class Verb:
-    """A verb: four English forms, Hindi stem, whether its agent takes ne, and the kinds of object it takes."""
+    """A verb: four English forms, Hindi stem, whether its agent takes ne here, and its kinds of object."""
     english: str
     third: str
     past: str
@@ -177,7 +177,7 @@ class Verb:
     ne: bool
     objects: tuple[str, ...]
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-24
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-22
 VERBS = {row[0]: Verb(*row[:5], row[5] == "ne", tuple(row[6:])) for row in rows("""
     see     sees     saw      seeing     dekh     ne  person animal thing lid text way
     read    reads    read     reading    parh     ne  text tale
@@ -209,7 +209,7 @@ VERBS = {row[0]: Verb(*row[:5], row[5] == "ne", tuple(row[6:])) for row in rows(
     dry     dries    dried    drying     suukh    -
 """)}
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-26
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-24
 BE = Verb("be", "is", "was", "being", "ho", False, ())
 UNFOLD = Verb("open", "opens", "opened", "opening", "khul", False, ())
 PARTICLE = {"cross": "paar"}
@@ -217,7 +217,7 @@ NO_PROGRESSIVE = ("sit", "live", "hear", "forget", "break")
 GIVING = ("give", "send")
 MOVING = ("go", "come")
 
-# %% ../nbs/02d_hindi_lexicon.ipynb #cell-28
+# %% ../nbs/02d_hindi_lexicon.ipynb #cell-26
 TIMES = rows("""
     yesterday        kal/0          past
     tomorrow         kal/0          future

@@ -13,10 +13,12 @@ from dataclasses import replace
 from random import Random
 
 from .hindi_forms import TENSES
-from .hindi_grammar import (POSSESSIVE, Adverbial, Clause, NounPhrase, both, goal, home, name, noun_phrase, place,
-                                              pronoun, realise, relative, time, words)
-from .hindi_lexicon import (ADJECTIVES, GIVING, GOALS, LIVING, MOVING, NAMES, NO_PROGRESSIVE, NOUNS, OFTEN,
-                                              PLACES, TIMES, TOWNS, VERBS, Noun, Verb)
+from .hindi_grammar import (POSSESSIVE, Adverbial, Clause, NounPhrase, both, goal, home,
+                                              name, noun_phrase, place, pronoun, realise, relative, time,
+                                              words)
+from .hindi_lexicon import (ADJECTIVES, GIVING, GOALS, LIVING, MOVING, NAMES,
+                                              NO_PROGRESSIVE, NOUNS, OFTEN, PLACES, TIMES, TOWNS, VERBS, Noun,
+                                              Verb)
 
 # %% ../nbs/02g_hindi_parts.ipynb #cell-6
 def pick(rng: Random, items):
@@ -41,7 +43,12 @@ def some_adjective(rng: Random, noun: Noun, p: float) -> str:
     return pick(rng, FITTING[noun.kind]) if FITTING[noun.kind] and chance(rng, p) else ""
 
 # %% ../nbs/02g_hindi_parts.ipynb #cell-8
-def some_subject(rng: Random, animals: bool = True, pronouns: bool = True, adjective: float = 0.25) -> NounPhrase:
+def some_subject(
+    rng: Random,
+    animals: bool = True,
+    pronouns: bool = True,
+    adjective: float = 0.25,    # chance of one
+) -> NounPhrase:
     """Somebody: a name, two names, a pronoun, a person or an animal."""
     x = rng.random()
     if x < 0.25:
@@ -52,8 +59,9 @@ def some_subject(rng: Random, animals: bool = True, pronouns: bool = True, adjec
         return pronoun(pick(rng, ("i", "we", "you", "he", "she", "they")))
     noun = some_noun(rng, LIVING if animals and chance(rng, 0.6) else ("person",))
     plural = chance(rng, 0.3)
-    article = pick(rng, ("the", "the", "the", "the", "two" if plural else "a", "these" if plural else "this",
-                         "those" if plural else "that", *(POSSESSIVE if noun.english in ("friend", "teacher") else ())))
+    mine = POSSESSIVE if noun.english in ("friend", "teacher") else ()
+    others = ("two", "these", "those") if plural else ("a", "this", "that")
+    article = pick(rng, ("the", "the", "the", "the", *others, *mine))
     return noun_phrase(noun, article, some_adjective(rng, noun, adjective), plural)
 
 def two_names(rng: Random) -> tuple[list[str], list[str]]:
@@ -61,8 +69,14 @@ def two_names(rng: Random) -> tuple[list[str], list[str]]:
     i, j = int(rng.random() * len(NAMES)), int(rng.random() * (len(NAMES) - 1))
     return NAMES[i], NAMES[j + (j >= i)]
 
-# %% ../nbs/02g_hindi_parts.ipynb #cell-12
-def some_object(rng: Random, verb: Verb, subject: NounPhrase, bare: bool = False, adjective: float = 0.3) -> NounPhrase:
+# %% ../nbs/02g_hindi_parts.ipynb #cell-11
+def some_object(
+    rng: Random,
+    verb: Verb,
+    subject: NounPhrase,
+    bare: bool = False,
+    adjective: float = 0.3,     # chance of one
+) -> NounPhrase:
     """Something or somebody that the verb can be done to; with `bare` nothing definite."""
     kind = pick(rng, verb.objects)
     if kind == "person" and chance(rng, 0.65):
@@ -75,10 +89,12 @@ def some_object(rng: Random, verb: Verb, subject: NounPhrase, bare: bool = False
     if noun.kind == "tongue":
         return noun_phrase(noun)
     if noun.plural == "-":
-        return noun_phrase(noun, "" if bare or chance(rng, 0.6) else "the", some_adjective(rng, noun, adjective / 2))
+        article = "" if bare or chance(rng, 0.6) else "the"
+        return noun_phrase(noun, article, some_adjective(rng, noun, adjective / 2))
     plural = chance(rng, 0.35)
     if not bare and subject.noun in NOUNS and chance(rng, 0.1):
-        return noun_phrase(noun, "", some_adjective(rng, noun, adjective / 2), plural, owner=name(pick(rng, NAMES)))
+        small = some_adjective(rng, noun, adjective / 2)
+        return noun_phrase(noun, "", small, plural, owner=name(pick(rng, NAMES)))
     indefinite = ("", "", "two", "three") if plural else ("a",)
     definite = ("the", "the", "these", "those") if plural else ("the", "the", "this", "that")
     article = pick(rng, indefinite if bare or chance(rng, 0.5) else definite)
@@ -89,7 +105,7 @@ def other_name(rng: Random, subject: NounPhrase) -> NounPhrase:
     used = {w.text for w in subject.english}
     return name(pick(rng, [row for row in NAMES if row[0] not in used]))
 
-# %% ../nbs/02g_hindi_parts.ipynb #cell-14
+# %% ../nbs/02g_hindi_parts.ipynb #cell-13
 PREPOSITIONS_OF = {row[0]: row[1:] for row in PLACES}
 
 def some_place(rng: Random) -> Adverbial:
@@ -98,7 +114,8 @@ def some_place(rng: Random) -> Adverbial:
         row = pick(rng, TOWNS)
         return place("in", name([*row, "m"]))
     noun = NOUNS[pick(rng, PLACES)[0]]
-    return place(pick(rng, PREPOSITIONS_OF[noun.english]), noun_phrase(noun, "the", some_adjective(rng, noun, 0.15)))
+    preposition = pick(rng, PREPOSITIONS_OF[noun.english])
+    return place(preposition, noun_phrase(noun, "the", some_adjective(rng, noun, 0.15)))
 
 def some_goal(rng: Random) -> Adverbial:
     """Where somebody goes."""
@@ -114,7 +131,7 @@ def some_time(rng: Random, tense: str) -> Adverbial | None:
     """A time that suits the tense, if there is one."""
     return time(pick(rng, TIMES_OF[tense])) if TIMES_OF[tense] else None
 
-# %% ../nbs/02g_hindi_parts.ipynb #cell-17
+# %% ../nbs/02g_hindi_parts.ipynb #cell-16
 ACTS = {"person": tuple(v for v in VERBS if v not in ("fly", "break", "dry")),
         "animal": ("see", "eat", "drink", "cross", "go", "come", "sleep", "run", "sit", "catch", "live")}
 
@@ -131,7 +148,7 @@ def sayable(verb: Verb, tense: str, subject: NounPhrase) -> bool:
         return False
     return third or tense != "present" or verb.english != verb.past
 
-# %% ../nbs/02g_hindi_parts.ipynb #cell-19
+# %% ../nbs/02g_hindi_parts.ipynb #cell-18
 def some_clause(
     rng: Random,
     subject: NounPhrase,
@@ -157,8 +174,9 @@ def some_clause(
         where = some_place(rng) if rooted or chance(rng, adjuncts) else None
     when = some_time(rng, then) if chance(rng, adjuncts) else None
     often = pick(rng, OFTEN) if not when and then in ("present", "past") and chance(rng, adjuncts / 3) else ()
-    return Clause(chosen, then, subject, obj, recipient, None, where, when, bool(when) and chance(rng, 0.2), often,
-                  negative=not often and then in ("past", "future") and chance(rng, 0.12))
+    first = bool(when) and chance(rng, 0.2)
+    negative = not often and then in ("past", "future") and chance(rng, 0.12)
+    return Clause(chosen, then, subject, obj, recipient, None, where, when, first, often, negative=negative)
 
 def some_recipient(rng: Random, subject: NounPhrase) -> NounPhrase:
     """Somebody to give something to."""
@@ -167,7 +185,7 @@ def some_recipient(rng: Random, subject: NounPhrase) -> NounPhrase:
     noun = some_noun(rng, ("person",), but=subject.noun)
     return noun_phrase(noun, pick(rng, ("the", "the", "a")), some_adjective(rng, noun, 0.15))
 
-# %% ../nbs/02g_hindi_parts.ipynb #cell-23
+# %% ../nbs/02g_hindi_parts.ipynb #cell-22
 def with_relative(head: NounPhrase, parts: list) -> NounPhrase:
     """A noun phrase followed by realised relative clauses, joined by and."""
     english, hindi, inner = list(head.english), [], []
@@ -178,7 +196,7 @@ def with_relative(head: NounPhrase, parts: list) -> NounPhrase:
         inner += records
     return replace(head, english=tuple(english), tail=hindi, inner=tuple(inner))
 
-# %% ../nbs/02g_hindi_parts.ipynb #cell-25
+# %% ../nbs/02g_hindi_parts.ipynb #cell-24
 def some_relative(rng: Random, head: NounPhrase) -> Clause:
     """who lives in delhi, whom mira saw ..."""
     human = kind_of(head) == "person"
@@ -194,7 +212,7 @@ def some_relative(rng: Random, head: NounPhrase) -> Clause:
                   place=some_place(rng) if chance(rng, adjuncts) else None,
                   time=some_time(rng, tense) if chance(rng, adjuncts) else None)
 
-# %% ../nbs/02g_hindi_parts.ipynb #cell-27
+# %% ../nbs/02g_hindi_parts.ipynb #cell-26
 def closest(rng: Random, length: int, make, tries: int) -> tuple:
     """Of some realised clauses the one nearest to a length in English words."""
     parts = [realise(make()) for attempt in range(tries)]

@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from .hindi_forms import TENSES, agree
-from .hindi_grammar import (Adverbial, Clause, NounPhrase, Sentence, Word, assemble, case_marking, goal, noun_phrase,
-                                              place, pronoun, realise, relative)
-from .hindi_lexicon import BE, FEELINGS, LIVING, MOVING, NOUNS, OFTEN, UNFOLD, UNGRADED, VERBS, Noun
-from .hindi_parts import (FITTING, KINDS, chance, kind_of, pick, relative_of_length, sayable, some_adjective,
-                                            some_clause, some_noun, some_place, some_subject, some_time)
+from .hindi_grammar import (Adverbial, Clause, NounPhrase, Sentence, Word, assemble,
+                                              case_marking, goal, noun_phrase, place, pronoun, realise,
+                                              relative)
+from .hindi_lexicon import (BE, FEELINGS, LIVING, MOVING, NOUNS, OFTEN, UNFOLD, UNGRADED,
+                                              VERBS, Noun)
+from .hindi_parts import (FITTING, KINDS, chance, kind_of, pick, relative_of_length,
+                                            sayable, some_adjective, some_clause, some_noun, some_place,
+                                            some_subject, some_time)
 
 # %% ../nbs/02h_hindi_templates.ipynb #cell-6
 def simple(rng: Random) -> Sentence:
@@ -41,9 +44,11 @@ def copula(rng: Random) -> Sentence:
     if tense == "future" and subject.person == 1:
         tense = "past"
     if kind_of(subject) == "way" or chance(rng, 0.7):
-        good = quality_of(rng, subject) if kind_of(subject) in LIVING else pick(rng, FITTING[kind_of(subject)])
-        return assemble("copula", [Clause(BE, tense, subject, complement=(good, chance(rng, 0.25)),
-                                          time=some_time(rng, tense) if tense != "present" and chance(rng, 0.3) else None)])
+        kind = kind_of(subject)
+        good = quality_of(rng, subject) if kind in LIVING else pick(rng, FITTING[kind])
+        very = chance(rng, 0.25)
+        when = some_time(rng, tense) if tense != "present" and chance(rng, 0.3) else None
+        return assemble("copula", [Clause(BE, tense, subject, complement=(good, very), time=when)])
     return assemble("copula", [Clause(BE, tense, subject, place=some_place(rng))])
 
 def joined(rng: Random) -> Sentence:
@@ -54,10 +59,11 @@ def joined(rng: Random) -> Sentence:
 
 # %% ../nbs/02h_hindi_templates.ipynb #cell-8
 def separated(rng: Random, length: int, visible: bool = False) -> Sentence | None:
-    """A subject, relative clauses of so many words, and its verb; with `visible` the verb agrees with the subject."""
+    """A subject, relative clauses of so many words, its verb; with `visible` it agrees with the subject."""
     noun = some_noun(rng, ("person", "person", "animal"))
     plural = chance(rng, 0.35)
-    head = noun_phrase(noun, "the", some_adjective(rng, noun, 0.2 if length < 12 else 0), plural, specified=length > 1)
+    adjective = some_adjective(rng, noun, 0.2 if length < 12 else 0)
+    head = noun_phrase(noun, "the", adjective, plural, specified=length > 1)
     subject = head if length < 2 else relative_of_length(rng, head, length)
     c = some_clause(rng, subject, adjuncts=0.2 if length < 12 else 0.0, tense=pick(rng, TENSES))
     if length == 1:
@@ -85,7 +91,14 @@ def crossing(rng: Random) -> Sentence:
     return refer(rng, "pronoun", c, "because", target, pick(rng, good))
 
 # %% ../nbs/02h_hindi_templates.ipynb #cell-12
-def refer(rng: Random, template: str, c: Clause, conjunction: str, target: NounPhrase, adjective: str) -> Sentence:
+def refer(
+    rng: Random,
+    template: str,
+    c: Clause,
+    conjunction: str,
+    target: NounPhrase,     # what the pronoun refers to
+    adjective: str,
+) -> Sentence:
     """A clause, and what it or they or she was."""
     it = pronoun(stands_for(target), target.gender)
     very = adjective not in UNGRADED and chance(rng, 0.3)
@@ -102,27 +115,28 @@ def stands_for(phrase: NounPhrase) -> str:
 
 # %% ../nbs/02h_hindi_templates.ipynb #cell-16
 def bought(rng: Random) -> Sentence:
-    """ram bought a chair because it was cheap: the pronoun stands for the object."""
+    """ram bought a chair because it was cheap: the pronoun refers to the object."""
     noun = some_noun(rng, ("thing", "text"))
     subject = some_subject(rng, animals=False)
     plural = chance(rng, 0.3) and not subject.plural
-    obj = noun_phrase(noun, pick(rng, ("a", "the", "this") if not plural else ("two", "three", "the")), "", plural)
-    c = Clause(VERBS[pick(rng, ("buy", "sell", "bring", "see"))], pick(rng, ("past", "past", "past progressive")), subject, obj,
-               place=some_place(rng) if chance(rng, 0.2) else None)
+    article = pick(rng, ("two", "three", "the") if plural else ("a", "the", "this"))
+    obj = noun_phrase(noun, article, "", plural)
+    verb, tense = pick(rng, ("buy", "sell", "bring", "see")), pick(rng, ("past", "past", "past progressive"))
+    c = Clause(VERBS[verb], tense, subject, obj, place=some_place(rng) if chance(rng, 0.2) else None)
     return refer(rng, "pronoun", c, pick(rng, ("because", "and", "but")), obj,
                  pick(rng, ("cheap", "expensive", "old", "new", "broken")))
 
 def felt(rng: Random) -> Sentence:
-    """the girls came home because they were tired: the pronoun stands for the subject."""
+    """the girls came home because they were tired: the pronoun refers to the subject."""
     subject = some_subject(rng, pronouns=False)
     c = some_clause(rng, subject, verb=pick(rng, ("go", "come", "sleep", "run", "eat", "drink")),
                     tense=pick(rng, ("past", "past", "past progressive", "used")), adjuncts=0.2)
     return refer(rng, "pronoun", c, pick(rng, ("because", "and", "but")), subject, pick(rng, FEELINGS))
 
-# %% ../nbs/02h_hindi_templates.ipynb #cell-20
+# %% ../nbs/02h_hindi_templates.ipynb #cell-18
 @dataclass(frozen=True)
 class Sense:
-    """One meaning of an ambiguous noun: its Hindi, what decides for it, and the places where one expects it."""
+    """One meaning of an ambiguous noun: its Hindi, what decides for it, and where one expects it."""
     hindi: str
     gender: str
     adjectives: tuple[str, ...]
@@ -134,14 +148,17 @@ WILD, BUILT = ("forest", "river", "field", "garden"), ("factory", "shop", "offic
 AMBIGUOUS = {
     "bank": (Sense("baink", "m", ("closed", "open", "rich"), ("open",), BUILT),
              Sense("kinaaraa", "m", ("wet", "green", "sandy"), ("dry",), WILD)),
-    "crane": (Sense("saaras", "m", ALIVE, ("sleep", "fly"), WILD), Sense("kren", "f", MACHINE, ("break",), BUILT)),
-    "bat": (Sense("chamgaadar", "m", ALIVE, ("sleep", "fly"), WILD), Sense("ballaa", "m", MACHINE[:1], ("break",), BUILT)),
-    "mouse": (Sense("chuuhaa", "m", ALIVE, ("sleep", "run"), WILD), Sense("maaus", "m", MACHINE, ("break",), BUILT)),
+    "crane": (Sense("saaras", "m", ALIVE, ("sleep", "fly"), WILD),
+              Sense("kren", "f", MACHINE, ("break",), BUILT)),
+    "bat": (Sense("chamgaadar", "m", ALIVE, ("sleep", "fly"), WILD),
+            Sense("ballaa", "m", MACHINE[:1], ("break",), BUILT)),
+    "mouse": (Sense("chuuhaa", "m", ALIVE, ("sleep", "run"), WILD),
+              Sense("maaus", "m", MACHINE, ("break",), BUILT)),
 }
 LURES = WILD + BUILT
-OUTINGS = tuple(place for place in LURES if place != "river")      # nobody goes "to the river" in this fragment
+OUTINGS = tuple(place for place in LURES if place != "river")      # nobody goes "to the river" here
 
-# %% ../nbs/02h_hindi_templates.ipynb #cell-23
+# %% ../nbs/02h_hindi_templates.ipynb #cell-21
 def lure_place(rng: Random, adjective: float = 0.2) -> Adverbial:
     """near the river, near the old shop: a place that suggests a meaning, the right one or a wrong one."""
     noun = NOUNS[pick(rng, LURES)]
@@ -154,12 +171,13 @@ def lured_relative(rng: Random, head: NounPhrase) -> Clause:
         return Clause(BE, pick(rng, ("present", "past")), relative(head, human=False), place=where)
     who = some_subject(rng, animals=False, adjective=0.4)
     tense = pick(rng, ("past", "past", "present", "used"))
-    return Clause(VERBS["see"], tense, who, relative(head, object=True, human=False), fronted=True, place=where,
-                  time=some_time(rng, tense) if chance(rng, 0.4) else None)
+    which = relative(head, object=True, human=False)
+    when = some_time(rng, tense) if chance(rng, 0.4) else None
+    return Clause(VERBS["see"], tense, who, which, fronted=True, place=where, time=when)
 
-# %% ../nbs/02h_hindi_templates.ipynb #cell-25
+# %% ../nbs/02h_hindi_templates.ipynb #cell-23
 def decided(rng: Random, sense: Sense, subject: NounPhrase, length: int) -> Clause:
-    """The clause whose predicate decides: by its verb (0 words from the subject) or its adjective (1 or 2)."""
+    """The clause whose predicate decides: its verb (0 words from the subject) or its adjective (1 or 2)."""
     if length == 0:
         verb = pick(rng, sense.verbs)
         chosen = UNFOLD if verb == "open" else VERBS[verb]
@@ -170,7 +188,8 @@ def decided(rng: Random, sense: Sense, subject: NounPhrase, length: int) -> Clau
 def outing(rng: Random) -> Clause:
     """ram went to the office: a clause before, with a lure in it."""
     where = goal(noun_phrase(NOUNS[pick(rng, OUTINGS)], "the"))
-    return Clause(VERBS[pick(rng, MOVING)], pick(rng, ("past", "past progressive", "used")), some_subject(rng), place=where)
+    verb, tense = pick(rng, MOVING), pick(rng, ("past", "past progressive", "used"))
+    return Clause(VERBS[verb], tense, some_subject(rng), place=where)
 
 def near(head: NounPhrase, where: Adverbial) -> NounPhrase:
     """the crane near the river -> nadii ke paas kaa saaras."""
@@ -179,9 +198,9 @@ def near(head: NounPhrase, where: Adverbial) -> NounPhrase:
     return replace(head, english=head.english + where.english,
                    direct=linked(head.direct, False), oblique=linked(head.oblique, True))
 
-# %% ../nbs/02h_hindi_templates.ipynb #cell-27
+# %% ../nbs/02h_hindi_templates.ipynb #cell-25
 def ambiguous(rng: Random, length: int) -> tuple[Sentence, Sentence]:
-    """An ambiguous noun, decided about `length` words away: the sentence in both meanings, in random order."""
+    """An ambiguous noun, decided about `length` words away; both meanings of it, in random order."""
     english = pick(rng, tuple(AMBIGUOUS))
     senses = AMBIGUOUS[english][::1 if chance(rng, 0.5) else -1]
     state = int(rng.random() * 2 ** 30)
@@ -205,7 +224,7 @@ def with_meaning(rng: Random, english: str, sense: Sense, length: int) -> Senten
         return mark_ambiguous([outing(rng), pick(rng, ("and", "but")), c], 1, head, sense)
     return mark_ambiguous([c], 0, head, sense)
 
-# %% ../nbs/02h_hindi_templates.ipynb #cell-29
+# %% ../nbs/02h_hindi_templates.ipynb #cell-27
 def attributive(rng: Random, noun: Noun, sense: Sense) -> Sentence:
     """The deciding adjective right before the noun."""
     who = some_subject(rng, animals=False)
@@ -216,8 +235,14 @@ def attributive(rng: Random, noun: Noun, sense: Sense) -> Sentence:
     c = Clause(VERBS["see"], pick(rng, TENSES), who, phrase, place=lure_place(rng))
     return mark_ambiguous([c], 0, phrase, sense, cue=phrase.english[-2])
 
-# %% ../nbs/02h_hindi_templates.ipynb #cell-31
-def mark_ambiguous(parts: list, about: int, head: NounPhrase, sense: Sense, cue: Word | None = None) -> Sentence:
+# %% ../nbs/02h_hindi_templates.ipynb #cell-29
+def mark_ambiguous(
+    parts: list,
+    about: int,                 # which clause has the noun
+    head: NounPhrase,
+    sense: Sense,
+    cue: Word | None = None,    # the deciding word; default: the predicate's
+) -> Sentence:
     """Assemble with the tags of an ambiguous noun: noun, sense, trigger, lures, distractors."""
     parts = [realise(p) if isinstance(p, Clause) else p for p in parts]
     record = [p for p in parts if not isinstance(p, str)][about][2][-1]
@@ -232,9 +257,9 @@ def mark_ambiguous(parts: list, about: int, head: NounPhrase, sense: Sense, cue:
             "subject_distance": s.tags["distance"]}
     return replace(s, tags={**s.tags, **more})
 
-# %% ../nbs/02h_hindi_templates.ipynb #cell-33
+# %% ../nbs/02h_hindi_templates.ipynb #cell-31
 def nearest_lure(s: Sentence) -> int | None:
-    """Where the lure nearest to the ambiguous noun stands, if there is one."""
+    """The place of the lure nearest to the ambiguous noun, if there is one."""
     return min(s.tags["lures"], key=lambda i: abs(i - s.tags["noun"]), default=None)
 
 def suggested(s: Sentence) -> str:

@@ -189,7 +189,7 @@ class LuongSeq2Seq(nn.Module):
         d_model: int = 128,            # D, of the embeddings and of the attentional vector
         d_hidden: int = 256,           # H, of the recurrent states and of an annotation
         n_layers: int = 1,             # of encoder and of decoder
-        score: str = "general",        # or "dot", "concat"; or a control that cannot choose: "uniform", "last"
+        score: str = "general",        # or "dot", "concat"; or a control of lesson 14: "uniform", "last"
         attention: str = "global",     # or "local-m", "local-p"
         window: int = 10,              # D in the paper: 2 D + 1 source words are seen; unused by "global"
         input_feeding: bool = True,    # the next step reads what this one saw

@@ -18,7 +18,7 @@ from .seq2seq import Seq2Seq
 from .transformer import Transformer
 
 # %% ../nbs/25a_presets.ipynb #cell-6
-MODELS = {                                                        # "luong-dot" takes the preset's sizes for "luong"
+MODELS = {                                                  # "luong-dot" takes the preset's sizes for "luong"
     "seq2seq-rnn": partial(Seq2Seq, cell="rnn"),
     "seq2seq-gru": partial(Seq2Seq, cell="gru"),
     "seq2seq": partial(Seq2Seq, cell="lstm"),
@@ -49,21 +49,22 @@ class Preset:
     """Sizes and rates that go together."""
 
     sizes: dict[str, dict]           # for each kind of model, keywords of its constructor
-    peak: dict[str, float]           # for each kind of model, or single model, the learning rate that warm-up aims at
+    peak: dict[str, float]   # for each kind of model, or single model, the learning rate that warm-up aims at
     warmup: int                      # steps
     vocabulary: int                  # tokens, both languages together
     tokens: str = "bpe"              # kind of tokens, see lesson 01
     batch_tokens: int = 4096
-    average: int = 1                 # epochs whose weights are averaged
+    average: int = 1                 # epochs whose weights are averaged; 1: the last weights as they are
 
     def of(self, model: str) -> tuple[dict, float]:
-        "The keywords of a model in MODELS, its own included, and its learning rate."
+        "The keywords of a model in MODELS, including its own, and its learning rate."
         kind = model.partition("-")[0]
         return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
 
 # %% ../nbs/25a_presets.ipynb #cell-10
-def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float, **other) -> Preset:
-    "A Transformer and the recurrent models; the scoreboard prints how many parameters each has."
+def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float,
+            **other) -> Preset:
+    "Sizes of a Transformer and of the recurrent models; the scoreboard prints how many parameters each has."
     recurrent = {"d_model": width, "d_hidden": hidden, "dropout": dropout}
     sizes = {"seq2seq": recurrent, "additive": recurrent, "luong": {**recurrent, "bidirectional": True},
              "transformer": {"d_model": width, "n_heads": heads, "n_layers": layers, "d_ff": d_ff,
@@ -76,27 +77,28 @@ PRESETS = {
         {"seq2seq": {"d_model": 128, "d_hidden": 192, "dropout": 0.1, "reverse_source": True},
          "additive": {"d_model": 128, "d_hidden": 128, "dropout": 0.1},
          "luong": {"d_model": 128, "d_hidden": 176, "bidirectional": True, "window": 3, "dropout": 0.1},
-         "transformer": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0, "norm": "pre"}},
+         "transformer": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0,
+                         "norm": "pre"}},
         {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "luong": 6e-3, "transformer": 5e-3},
         warmup=100, vocabulary=2000, tokens="words", batch_tokens=512),
-    "tiny": _preset(128, 4, 4, 256, 256, 0.2, 4e-3, warmup=700, vocabulary=8000, average=5),
-    "small": _preset(256, 4, 4, 512, 512, 0.35, 2.5e-3, warmup=800, vocabulary=8000, average=5),
-    "base": _preset(512, 8, 6, 2048, 1024, 0.1, 7e-4, warmup=4000, vocabulary=16000, batch_tokens=8192, average=5),
-    "big": _preset(1024, 16, 6, 4096, 1024, 0.3, 5e-4, warmup=4000, vocabulary=32000, batch_tokens=16384, average=5),
+    "tiny": _preset(128, 4, 4, 256, 256, 0.2, 4e-3, warmup=700, vocabulary=8000),
+    "small": _preset(256, 4, 4, 512, 512, 0.35, 2.5e-3, warmup=800, vocabulary=8000),
+    "base": _preset(512, 8, 6, 2048, 1024, 0.1, 7e-4, warmup=4000, vocabulary=16000, batch_tokens=8192),
+    "big": _preset(1024, 16, 6, 4096, 1024, 0.3, 5e-4, warmup=4000, vocabulary=32000, batch_tokens=16384),
 }
 
-# %% ../nbs/25a_presets.ipynb #cell-12
+# %% ../nbs/25a_presets.ipynb #cell-14
 def known(
     kind: str,                # what is named: "model", "preset" …
     name: str,
     allowed: Collection[str],
 ) -> str:
-    """The name, if it is allowed. Raises ValueError, which lists what is, for any other."""
+    """The name, if it is allowed. Raises ValueError, which lists the allowed ones, for any other."""
     if not isinstance(name, str) or name not in allowed:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(allowed)}")
     return name
 
-# %% ../nbs/25a_presets.ipynb #cell-13
+# %% ../nbs/25a_presets.ipynb #cell-15
 def build(
     model: str,              # a name in MODELS
     preset: str,             # a name in PRESETS

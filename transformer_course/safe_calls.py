@@ -24,14 +24,14 @@ from .comparison import difference
 
 # %% ../nbs/90d_safe_calls.ipynb #cell-6
 class TooLong(BaseException):
-    """Raised inside a learner's function whose time is up; no `except Exception` catches it."""
+    """Raised inside a learner's function when its time is up; `except Exception` does not catch it."""
 
 
 STUCK = "a call that could not be stopped"     # the name that such a thread gets
 
 
 def _stop(thread: threading.Thread) -> None:
-    "Raise TooLong in a running thread, a few times in case it is caught; mark the thread if nothing helps."
+    "Raise TooLong in a running thread, several times in case it is caught; else mark the thread."
     for attempt in range(10):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TooLong))
         thread.join(0.1)
@@ -41,7 +41,7 @@ def _stop(thread: threading.Thread) -> None:
 
 
 def still_running() -> bool:
-    """Whether a call whose time was up could not be stopped and goes on in the background."""
+    """Is a call still running in the background, because it could not be stopped when its time was up?"""
     return any(thread.name == STUCK for thread in threading.enumerate())
 
 # %% ../nbs/90d_safe_calls.ipynb #cell-7
@@ -74,7 +74,7 @@ def with_limit(call: Callable[[], object], seconds: float) -> object:
 # %% ../nbs/90d_safe_calls.ipynb #cell-11
 @contextmanager
 def undisturbed():
-    """Random states (CUDA's too if in use), number type, threads and gradient mode stay as they were."""
+    """At its end, the block restores random states, number type, threads and gradient mode."""
     numpy, dtype, threads = sys.modules.get("numpy"), torch.get_default_dtype(), torch.get_num_threads()
     gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     kept = random.getstate(), numpy and numpy.random.get_state()
@@ -92,7 +92,7 @@ def undisturbed():
 # %% ../nbs/90d_safe_calls.ipynb #cell-13
 @dataclass
 class Outcome:
-    """What became of one call."""
+    """The result of one call."""
 
     value: object = None
     error: BaseException | None = None
@@ -100,12 +100,12 @@ class Outcome:
 
 
 def whole(value: object) -> object:
-    """The value; of a generator, the list of what it yields."""
+    """The value; for a generator, the list of what it yields."""
     return list(islice(value, 100_000)) if inspect.isgenerator(value) else value
 
 
 def safely(fn: Callable, seconds: float) -> Callable:
-    """The function with a time limit, leaving the notebook undisturbed; a generator's values as a list."""
+    """The function with a time limit, which does not disturb the notebook; generators become lists."""
     def call(*arguments):
         with undisturbed():
             return with_limit(lambda: whole(fn(*arguments)), seconds)

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from .attention import KEY_VALUE, QUERY, MultiHeadAttention
 from .blocks import FeedForward, Residual
+from .distances import InAttention, make_positions
 from .functional import Dropout, causal_mask, padding_mask, projected_loss
-from .positions import InAttention, make_positions
 from .protocols import Cache
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
@@ -307,7 +307,7 @@ class Transformer(nn.Module):
         dropout: float = 0.1,            # at the paper's sites: embeddings and sublayer outputs
         tied: bool = True,               # output = target embedding (= source embedding if the sizes agree)
         norm: str = "post",              # "post" as in the paper, or "pre"
-        positions: str = "sinusoidal",   # or "learned", "relative", "rotary", "alibi", "none" (lesson 21)
+        positions: str = "sinusoidal",   # or "learned", "relative", "rotary", "alibi", "none" (lesson 21a)
         attention_dropout: float = 0.0,  # on the attention weights
         ff_dropout: float = 0.0,         # inside the feed-forward network
         max_len: int = 512,              # longest sequence, for learned positions only
