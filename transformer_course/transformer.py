@@ -26,7 +26,7 @@ from .text import BOS, EOS, PAD
 
 # %% ../nbs/23_transformer.ipynb #cell-24
 class Embedding(nn.Module):
-    """Words and places as vectors: row times √D plus the code of its place [Vaswani et al. 2017, §3.4, §3.5]."""
+    """Words as vectors: the row times √D, plus the code of its place [Vaswani et al. 2017, §3.4, §3.5]."""
 
     def __init__(
         self,
