@@ -77,7 +77,7 @@ def test_bytes_do_not_depend_on_settings():
 def test_background_is_white_and_opaque(tmp_path):
     (tmp_path / "cell.png").write_bytes(diagrams.gru_cell()._repr_png_())
     pixels = mpl.image.imread(tmp_path / "cell.png")
-    assert pixels.shape == (380, 800, 4) and (pixels[..., 3] == 1).all()
+    assert pixels.shape[:2] == (380, 800) and (pixels[..., 3:] == 1).all()
     assert (pixels[[0, 0, -1, -1], [0, -1, 0, -1]] == 1).all()
     first = ElementTree.fromstring(diagrams.gru_cell()._repr_svg_()).find(f".//{SVG}path[@style]")
     assert "fill: #ffffff" in first.get("style")

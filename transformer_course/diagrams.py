@@ -7,7 +7,7 @@ __all__ = ['unrolled_rnn', 'lstm_cell', 'gru_cell', 'gradient_flow', 'encoder_de
            'additive_step', 'who_knows_when', 'query_key_value', 'multi_head', 'attention_masks', 'clocks', 'rotation',
            'residual_blocks', 'transformer', 'cache_filling']
 
-# %% ../nbs/03b_diagrams.ipynb #730d6d43
+# %% ../nbs/03b_diagrams.ipynb #cell-4
 from .diagrams_attention import (additive_step, attention_masks, empty_word, multi_head,
                                                    query_key_value, who_knows_when)
 from .diagrams_recurrent import (beam_tree, encoder_decoder, gradient_flow, gru_cell,

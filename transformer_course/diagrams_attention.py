@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['empty_word', 'additive_step', 'who_knows_when', 'query_key_value', 'multi_head', 'attention_masks']
 
-# %% ../nbs/03d_diagrams_attention.ipynb #7c12fbb4
+# %% ../nbs/03d_diagrams_attention.ipynb #cell-4
 from matplotlib.patches import Rectangle
 
 from .drawings import (Drawing, Part, arrow, box, cells, dot, frame, label, notes, sheet,
                                          spread, text_width, tint, vector)
 
-# %% ../nbs/03d_diagrams_attention.ipynb #282075b9
+# %% ../nbs/03d_diagrams_attention.ipynb #cell-7
 def _one_each(weights, words) -> None:
     if len(weights) != len(words):
         raise ValueError(f"weights has {len(weights)} entries, and must have {len(words)}, one for each word")
@@ -37,7 +37,7 @@ def empty_word(
     label(d, 400, 28, "Each target word has one link. A word without a partner is linked to the empty word.")
     return d
 
-# %% ../nbs/03d_diagrams_attention.ipynb #c505679b
+# %% ../nbs/03d_diagrams_attention.ipynb #cell-10
 def additive_step(
     source=("Ram", "went", "to", "school"),
     weights=(0.05, 0.10, 0.15, 0.70),   # one for each source word; they sum to 1
@@ -77,7 +77,7 @@ def additive_step(
     label(d, 745, 212, "word before")
     return d
 
-# %% ../nbs/03d_diagrams_attention.ipynb #3e10a433
+# %% ../nbs/03d_diagrams_attention.ipynb #cell-12
 def who_knows_when(words=("raam", "paathashaalaa", "gayaa")) -> Drawing:
     """The order of events in Bahdanau's decoder: old state, weights, context, new state, word, and so on."""
     d = Drawing(800, 390, "A time-line of Bahdanau's decoder: what is computed from what, in which order")
@@ -103,7 +103,7 @@ def who_knows_when(words=("raam", "paathashaalaa", "gayaa")) -> Drawing:
     label(d, 440, 14, "time")
     return d
 
-# %% ../nbs/03d_diagrams_attention.ipynb #cc9e8c32
+# %% ../nbs/03d_diagrams_attention.ipynb #cell-15
 def query_key_value(
     words=("Action", "gets", "results"),
     weights=(0.78, 0.11, 0.11),         # those of the word that asks; one for each word
@@ -138,7 +138,7 @@ def query_key_value(
         arrow(d, scaled, total.by((x + 55 - total.x) * 0.45, -20), "value", width=0.8 + 5 * weight)
     return d
 
-# %% ../nbs/03d_diagrams_attention.ipynb #ed6cde8c
+# %% ../nbs/03d_diagrams_attention.ipynb #cell-17
 def multi_head(
     heads: int = 2,
     d_model: int = 8,                   # a multiple of heads
@@ -196,7 +196,7 @@ def _head(d: Drawing, x: float, number: int, scale: float, length: int, width: i
         label(d, weights.left.x - 8, 400, "weights", align="right", size=9)
         label(d, answer.right.x + 8, 468, "answer:\nvalues, mixed", align="left", size=9)
 
-# %% ../nbs/03d_diagrams_attention.ipynb #21174aaf
+# %% ../nbs/03d_diagrams_attention.ipynb #cell-19
 def attention_masks(
     words=("she", "reads", "books"),
     padding: int = 2,                   # how many places of padding follow

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['EXAMPLE_TABLE', 'unrolled_rnn', 'lstm_cell', 'gru_cell', 'gradient_flow', 'encoder_decoder', 'beam_tree']
 
-# %% ../nbs/03c_diagrams_recurrent.ipynb #216000d7
+# %% ../nbs/03c_diagrams_recurrent.ipynb #cell-4
 from .drawings import (Drawing, Part, arrow, box, bracket, cells, dot, frame, label, notes,
                                          spread, text_width, vector)
 
-# %% ../nbs/03c_diagrams_recurrent.ipynb #af4bd813
+# %% ../nbs/03c_diagrams_recurrent.ipynb #cell-7
 def unrolled_rnn(
     words=("the", "door", "opens"),     # what the network reads
     outputs=None,                       # one text for each word, such as a guess at the next; default: none
@@ -40,7 +40,7 @@ def unrolled_rnn(
     bracket(d, xs[0] - 32, xs[-1] + 32, 34, "time: one word after another")
     return d
 
-# %% ../nbs/03c_diagrams_recurrent.ipynb #01a96967
+# %% ../nbs/03c_diagrams_recurrent.ipynb #cell-9
 def lstm_cell() -> Drawing:
     """An LSTM cell: the carry runs straight through; gates decide what stays, is written, and is shown."""
     d = Drawing(800, 440, "Inside an LSTM cell: the carry and its three gates")
@@ -76,7 +76,7 @@ def lstm_cell() -> Drawing:
     label(d, 405, 30, "× multiplies number by number, + adds; green numbers lie between 0 and 1")
     return d
 
-# %% ../nbs/03c_diagrams_recurrent.ipynb #fa28cbf5
+# %% ../nbs/03c_diagrams_recurrent.ipynb #cell-11
 def gru_cell(
     reset: str = "after",       # the matrix, as in PyTorch; or "before" it, as in the paper
 ) -> Drawing:
@@ -112,7 +112,7 @@ def gru_cell(
     label(d, 415, 30, f"the reset gate hides part of the old state from the proposal, {reset} the matrix $U$")
     return d
 
-# %% ../nbs/03c_diagrams_recurrent.ipynb #ea4bd191
+# %% ../nbs/03c_diagrams_recurrent.ipynb #cell-13
 def gradient_flow(
     kept: float = 0.6,          # share of the gradient that one step back leaves in an RNN
     carried: float = 0.97,      # the same along an LSTM's carry: what the forget gate lets through
@@ -136,7 +136,7 @@ def gradient_flow(
         label(d, x, 64, f"word {t + 1}", size=9)
     return d
 
-# %% ../nbs/03c_diagrams_recurrent.ipynb #05c6133e
+# %% ../nbs/03c_diagrams_recurrent.ipynb #cell-16
 def encoder_decoder(
     source=("Ram", "went", "to", "school"),
     target=("raam", "paathashaalaa", "gayaa"),
@@ -177,7 +177,7 @@ def _copies(d: Drawing, xs, widths, words, role: str, verb: str, before: Part | 
         before = copy
     return before
 
-# %% ../nbs/03c_diagrams_recurrent.ipynb #dfc38d80
+# %% ../nbs/03c_diagrams_recurrent.ipynb #cell-19
 EXAMPLE_TABLE = {                      # log-probabilities of the next word, for each beginning
     (): {"the": -0.5, "a": -1.2, "one": -2.3},
     ("the",): {"cat": -1.2, "dog": -1.6, "door": -1.8},

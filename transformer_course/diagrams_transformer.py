@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['clocks', 'rotation', 'residual_blocks', 'transformer', 'cache_filling']
 
-# %% ../nbs/03e_diagrams_transformer.ipynb #ebe24b19
+# %% ../nbs/03e_diagrams_transformer.ipynb #cell-4
 import math
 
 from matplotlib.patches import Wedge
@@ -13,7 +13,7 @@ from matplotlib.patches import Wedge
 from .drawings import (Drawing, Part, arrow, box, cells, dot, frame, label, spread,
                                          text_width, tint, vector)
 
-# %% ../nbs/03e_diagrams_transformer.ipynb #2ee14e76
+# %% ../nbs/03e_diagrams_transformer.ipynb #cell-7
 def _clock(d: Drawing, x: float, y: float, radius: float, hands) -> None:
     "A clock face with hands (angle, role); an angle of 0 points up, and angles grow clockwise."
     dot(d, x, y, "", w=2 * radius)
@@ -43,7 +43,7 @@ def clocks(
     label(d, min(max(xs[shown], 120), 680), 16, f"position {shown} is what its {rows} hands show")
     return d
 
-# %% ../nbs/03e_diagrams_transformer.ipynb #500efd45
+# %% ../nbs/03e_diagrams_transformer.ipynb #cell-9
 def rotation(
     places=(1, 4, 9),
     shift: int = 3,                     # how many positions further
@@ -61,7 +61,7 @@ def rotation(
     label(d, 400, 15, f"so one matrix, the same at all positions, moves each code on by {shift} positions")
     return d
 
-# %% ../nbs/03e_diagrams_transformer.ipynb #1bf977bd
+# %% ../nbs/03e_diagrams_transformer.ipynb #cell-12
 def residual_blocks() -> Drawing:
     """Post-norm puts the norm on the road; pre-norm puts it on the side road, and the road stays straight."""
     d = Drawing(800, 520, "A layer with post-norm and a layer with pre-norm, side by side")
@@ -99,7 +99,7 @@ def _post_norm(d: Drawing, start: Part, name: str, role: str) -> Part:
 def _pre_norm(d: Drawing, start: Part, name: str, role: str) -> Part:
     return _side_road(d, start, start.top.y + 160, [("norm", "norm"), (name, role)])
 
-# %% ../nbs/03e_diagrams_transformer.ipynb #42ae7143
+# %% ../nbs/03e_diagrams_transformer.ipynb #cell-15
 def transformer(
     source=("Ram", "went", "to", "school"),
     target=("raam", "paathashaalaa"),   # the words written so far
@@ -143,7 +143,7 @@ def _stack(d: Drawing, x: float, parts) -> list[Part]:
         label(d, x + 8, low.top.y + 11, shape, align="left", size=9)
     return places
 
-# %% ../nbs/03e_diagrams_transformer.ipynb #24f1d4c9
+# %% ../nbs/03e_diagrams_transformer.ipynb #cell-17
 def cache_filling(words=("BOS", "raam", "paathashaalaa", "gayaa")) -> Drawing:
     """Decoding with a cache: a step computes one new key and value, and takes the others from the cache."""
     n = len(words)

@@ -6,7 +6,7 @@
 __all__ = ['ROLES', 'INK', 'FONT', 'SMALLEST', 'DASHES', 'tint', 'line_colour', 'Part', 'Drawing', 'text_width', 'spread',
            'label', 'notes', 'box', 'dot', 'frame', 'arrow', 'vector', 'cells', 'sheet', 'bracket', 'legend']
 
-# %% ../nbs/03a_drawings.ipynb #1afd3238
+# %% ../nbs/03a_drawings.ipynb #cell-4
 import io
 import re
 from dataclasses import dataclass
@@ -18,10 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, FancyArrowPatch, FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path as Curve
 from matplotlib.textpath import TextPath
+from PIL import Image
 
 from .plots import PALETTE
 
-# %% ../nbs/03a_drawings.ipynb #472156de
+# %% ../nbs/03a_drawings.ipynb #cell-6
 ROLES = {                                      # role: (colour, what has this colour)
     "source": (PALETTE[0], "what is read: source words, encoder"),
     "target": (PALETTE[1], "what is written: target words, decoder"),
@@ -57,7 +58,7 @@ def line_colour(role: str) -> np.ndarray:
     pure = tint(role, 5.0)
     return pure * 0.7 if role == "value" else pure
 
-# %% ../nbs/03a_drawings.ipynb #38e1cf27
+# %% ../nbs/03a_drawings.ipynb #cell-8
 @dataclass(frozen=True)
 class Part:
     """A place on the sheet: the centre and the size of something drawn; a point has no size."""
@@ -120,9 +121,11 @@ class Drawing:
         return _shorter(file.getvalue()).replace(">", f' role="img">\n{about}', 1)
 
     def _repr_png_(self) -> bytes:
-        """The drawing in pixels, for viewers that do not show SVG."""
-        file = io.BytesIO()
-        FigureCanvasAgg(self.figure).print_png(file, metadata={"Software": None})
+        """The drawing in pixels, for viewers that do not show SVG; 128 colours take a third of the bytes."""
+        canvas, file = FigureCanvasAgg(self.figure), io.BytesIO()
+        canvas.draw()
+        pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+        pixels.quantize(128, dither=Image.Dither.NONE).save(file, "png", optimize=True)
         return file.getvalue()
 
 
@@ -137,7 +140,7 @@ def _shorter(svg: str) -> str:
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "")
 
-# %% ../nbs/03a_drawings.ipynb #e6e95e93
+# %% ../nbs/03a_drawings.ipynb #cell-10
 def text_width(text: str, size: float = 10.0) -> float:
     """The width of the longest line of a text, in pixels."""
     prop = mpl.font_manager.FontProperties(family=FONT)
@@ -230,7 +233,7 @@ def frame(d: Drawing, x: float, y: float, w: float, h: float, text: str = "", ro
     label(d, x - w / 2 + 10, y + h / 2 - 14, text, align="left", bold=True)
     return part
 
-# %% ../nbs/03a_drawings.ipynb #115b0333
+# %% ../nbs/03a_drawings.ipynb #cell-11
 def _border(part: Part, towards: Part, gap: float) -> tuple[float, float]:
     "Where the straight line from the part's centre leaves the part, plus a gap; a point is left at once."
     dx, dy = towards.x - part.x, towards.y - part.y
@@ -270,7 +273,7 @@ def _rounded(points: list[tuple[float, float]], radius: float = 8.0) -> Curve:
         codes += [Curve.LINETO, Curve.CURVE3, Curve.CURVE3]
     return Curve([*path, points[-1]], [*codes, Curve.LINETO])
 
-# %% ../nbs/03a_drawings.ipynb #1c9b243c
+# %% ../nbs/03a_drawings.ipynb #cell-13
 def vector(seed: int, n: int = 4) -> np.ndarray:
     """Made-up numbers from 0 to 1 for the drawing of a vector, the same ones for the same seed."""
     return np.abs(np.sin((seed + 1) * 12.9898 + np.arange(n) * 78.233) * 43.7585) % 1.0

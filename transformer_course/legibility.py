@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['problems']
 
-# %% ../nbs/03f_legibility.ipynb #bea737d4
+# %% ../nbs/03f_legibility.ipynb #cell-4
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from .drawings import SMALLEST, Drawing, Part
 
-# %% ../nbs/03f_legibility.ipynb #0f4669b6
+# %% ../nbs/03f_legibility.ipynb #cell-5
 def problems(d: Drawing) -> list[str]:
     """What makes a drawing hard to read, a line each: text off the sheet, too small or covered."""
     renderer = FigureCanvasAgg(d.figure).get_renderer()
