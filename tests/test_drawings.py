@@ -74,6 +74,15 @@ def test_bytes_do_not_depend_on_settings():
         assert diagrams.lstm_cell()._repr_svg_() == before and diagrams.lstm_cell()._repr_png_() == png
 
 
+@pytest.mark.filterwarnings("error")
+def test_pixels_after_svg_give_no_warning_under_the_course_style():
+    """Saving restores a figure's layout from the settings: a constrained one would warn at the next picture."""
+    with mpl.rc_context():
+        plots.use_style()
+        drawing = diagrams.lstm_cell()
+        assert drawing._repr_svg_() and drawing._repr_png_() and drawing.figure.get_layout_engine() is None
+
+
 def test_background_is_white_and_opaque(tmp_path):
     (tmp_path / "cell.png").write_bytes(diagrams.gru_cell()._repr_png_())
     pixels = mpl.image.imread(tmp_path / "cell.png")

@@ -114,7 +114,8 @@ class Drawing:
     def _repr_svg_(self) -> str:
         """The drawing as SVG, the same bytes each time: coordinates are rounded, and no date is stored."""
         file, undated = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path", "savefig.bbox": None}):
+        plain = {"savefig.bbox": None, "figure.constrained_layout.use": False}     # whatever `use_style` has set
+        with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path", **plain}):
             self.figure.savefig(file, format="svg", facecolor="white", metadata=undated)
         words = " | ".join(text.replace("\n", " ") for text in self.words)
         about = f"<title>{_escaped(self.title)}</title>\n<desc>{_escaped(words)}</desc>"
