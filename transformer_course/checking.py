@@ -11,7 +11,8 @@ from difflib import get_close_matches
 
 from .comparison import Shown, kind_name
 from .diagnosis import diagnose
-from .exercise_notebooks import BEGIN, END, Exercise, all_exercises, gradient_flows, prepared
+from .exercise_notebooks import (
+    BEGIN, END, Exercise, all_exercises, gradient_flows, prepared)
 from .progress_file import note, progress
 from .reports import Report
 

@@ -46,7 +46,8 @@ def put_weights(
     own = dict(model.named_parameters())
     for name in sorted(own.keys() | weights.keys()):
         if (here := shape(own, name)) != (there := shape(weights, name)):
-            raise ValueError(f"the weights are of another model: {name} is {there} in them and {here} in this one")
+            raise ValueError(
+                f"the weights are of another model: {name} is {there} in them and {here} in this one")
     for name, parameter in own.items():
         parameter.copy_(weights[name])
 
@@ -54,7 +55,8 @@ def put_weights(
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What an optimizer remembers, by the number of the parameter and a name: "0.exp_avg"."""
     return {f"{number}.{name}": torch.as_tensor(value).detach().cpu().clone()
-            for number, values in optimizer.state_dict()["state"].items() for name, value in values.items() if value is not None}
+            for number, values in optimizer.state_dict()["state"].items()
+            for name, value in values.items() if value is not None}
 
 
 def put_optimizer_state(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -70,7 +72,8 @@ def put_optimizer_state(optimizer: torch.optim.Optimizer, tensors: dict[str, Ten
             raise ValueError(f"the optimizer has no parameter {key!r}")
         shape = shapes[int(number)]
         if tensor.ndim >= len(shape) and tensor.shape != shape:       # smaller ones are counts and sums
-            raise ValueError(f"the optimizer's {key} has shape {tuple(tensor.shape)}, the parameter {tuple(shape)}")
+            raise ValueError(
+                f"the optimizer's {key} has shape {tuple(tensor.shape)}, the parameter {tuple(shape)}")
         state.setdefault(int(number), {})[name] = tensor.clone()
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
@@ -124,7 +127,9 @@ def read_tensors(file: str | Path, content: bytes) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise ValueError(f"{file} is damaged: {str(problem).splitlines()[0] if str(problem) else 'it holds no tensors'}") from None
+        raise ValueError(
+            f"{file} is damaged: {str(problem).splitlines()[0] if str(problem) else 'it holds no tensors'}"
+        ) from None
 
 
 def read_checkpoint(path: Path, kinds: dict[str, type | tuple]) -> Checkpoint:
@@ -163,7 +168,8 @@ class Checkpoints:
 
     def write(self, step: int, facts: dict, tensors: dict[str, Tensor], epochs: Iterable[int] = ()) -> Path:
         """Write a checkpoint that needs these epochs' weights; keep the newest `keep` and what they need."""
-        facts = {**facts, "epochs": {str(number): _digest(self.folder / f"epoch-{number}") for number in epochs}}
+        facts = {**facts,
+                 "epochs": {str(number): _digest(self.folder / f"epoch-{number}") for number in epochs}}
         path = self.folder / f"step-{step:08}"
         write_folder(path, {WEIGHTS: safetensors.torch.save(tensors), STATE: json.dumps(facts).encode()})
         for outdated in checkpoint_folders(self.folder)[:-self.keep]:
@@ -193,6 +199,7 @@ class Checkpoints:
     def _named(self, path: Path) -> set[str]:
         "The folders of the epochs that a checkpoint names; a damaged one names none."
         try:
-            return {f"epoch-{number}" for number in read_json(path / STATE, (path / STATE).read_bytes())["epochs"]}
+            return {f"epoch-{number}"
+                    for number in read_json(path / STATE, (path / STATE).read_bytes())["epochs"]}
         except (ValueError, OSError, KeyError, TypeError):
             return set()

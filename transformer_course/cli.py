@@ -29,7 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 # %% ../nbs/91_cli.ipynb #cell-6
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+                  rich_markup_mode=None,
                   help="How sequence models became the Transformer: train, translate, evaluate, compare.")
 data_app = typer.Typer(no_args_is_help=True, help="List, fetch and verify the data sets.")
 app.add_typer(data_app, name="data")
@@ -44,7 +45,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
+                                          help="Show the version.")] = False,
 ) -> None:
     pass   # --debug is taken out by `main`, so that it may stand anywhere
 
@@ -94,7 +96,8 @@ def _say_why(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):              # who read our lines has read enough, as `head` does
         return 1
     interrupted = isinstance(error, (KeyboardInterrupt, typer.Abort, Stopped))
-    print(error if isinstance(error, Stopped) else "stopped" if interrupted else one_line(error), file=sys.stderr)
+    print(error if isinstance(error, Stopped) else "stopped" if interrupted else one_line(error),
+          file=sys.stderr)
     return 130 if interrupted else getattr(error, "exit_code", 1)
 
 # %% ../nbs/91_cli.ipynb #cell-10
@@ -110,7 +113,8 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
 def data_list() -> None:
     """Show every data set: what it is, its licence, and where it is."""
     from transformer_course.corpora import CATALOGUE, available
-    rows = [(a.name, a.kind, " ".join(CATALOGUE[a.name].pairs[:3]) + (" …" if len(CATALOGUE[a.name].pairs) > 3 else ""),
+    rows = [(a.name, a.kind,
+             " ".join(CATALOGUE[a.name].pairs[:3]) + (" …" if len(CATALOGUE[a.name].pairs) > 3 else ""),
              f"{a.megabytes:.1f} MB" if a.megabytes else "", a.where, a.licence) for a in available()]
     _print_table("Data sets", ("name", "kind", "pairs", "download", "where", "licence"), rows)
 
@@ -118,12 +122,14 @@ def data_list() -> None:
 @data_app.command("fetch")
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A data set, see `data list`.")],
-    extra: Annotated[bool, typer.Option(help="Also test sets that are not part of the usual download.")] = False,
+    extra: Annotated[bool, typer.Option(
+        help="Also test sets that are not part of the usual download.")] = False,
 ) -> None:
     """Download a data set, check it, and keep it for use without a network."""
     from transformer_course.corpora import fetch
     paths = fetch(name, extra=extra)
-    print(f"{name}: {len(paths)} files are here and whole" if paths else f"{name} is shipped with the library")
+    print(f"{name}: {len(paths)} files are here and whole" if paths else
+          f"{name} is shipped with the library")
 
 
 @data_app.command("verify")
@@ -139,22 +145,29 @@ def data_verify(
         raise typer.Exit(1)
 
 # %% ../nbs/91_cli.ipynb #cell-13
-Folder = Annotated[Path, typer.Argument(help="A folder that `train` wrote, or a name on the Hugging Face Hub.")]
+Folder = Annotated[Path, typer.Argument(
+    help="A folder that `train` wrote, or a name on the Hugging Face Hub.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Beam = Annotated[int, typer.Option(help="Hypotheses kept; 1 is greedy search.", show_default=True)]
 LengthPenalty = Annotated[float, typer.Option(help="Score = log p / length^penalty.")]
-Precision = Annotated[str, typer.Option(help="Of products: highest, or medium (quicker where the processor has units for it).")]
+Precision = Annotated[str, typer.Option(
+    help="Of products: highest, or medium (quicker where the processor has units for it).")]
 
 
 @app.command()
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the trained model and its checkpoints.")],
-    data: Annotated[str | None, typer.Option(help="A data set of sentence pairs.  [default: micro-hindi]")] = None,
-    pair: Annotated[str | None, typer.Option(help="Direction, such as en-de.  [default: the data set's first]")] = None,
-    model: Annotated[str | None, typer.Option(help="seq2seq, additive or transformer.  [default: transformer]")] = None,
-    preset: Annotated[str | None, typer.Option(help="micro, tiny, small, base or big.  [default: tiny]")] = None,
+    data: Annotated[str | None, typer.Option(
+        help="A data set of sentence pairs.  [default: micro-hindi]")] = None,
+    pair: Annotated[str | None, typer.Option(
+        help="Direction, such as en-de.  [default: the data set's first]")] = None,
+    model: Annotated[str | None, typer.Option(
+        help="seq2seq, additive or transformer.  [default: transformer]")] = None,
+    preset: Annotated[str | None, typer.Option(
+        help="micro, tiny, small, base or big.  [default: tiny]")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes of training.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Or after so many steps (the same bits each time on one machine).")] = None,
+    steps: Annotated[int | None, typer.Option(
+        help="Or after so many steps (the same bits each time on one machine).")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.  [default: 1]")] = None,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="auto, highest, medium or bf16.")] = "auto",
@@ -166,16 +179,20 @@ def train(
     from transformer_course.translation import Translator
     given = {"data": data, "pair": pair, "model": model, "preset": preset, "seed": seed}
     default = {"data": "micro-hindi", "pair": None, "model": "transformer", "preset": "tiny", "seed": 1}
-    job = (asdict(read_job(out)) if resume else default) | {name: value for name, value in given.items() if value is not None}
+    job = (asdict(read_job(out)) if resume else default) | {
+        name: value for name, value in given.items() if value is not None}
     try:
         translator = Translator.train(**job, steps=steps, minutes=minutes, device=device, precision=precision,
                                       folder=out, resume=resume)
     except KeyboardInterrupt:
         budget = f"--minutes {minutes:g}" if steps is None else f"--steps {steps}"
-        go_on = f"; a checkpoint is written. Go on with: transformer-course train --resume --out {out} {budget}"
-        raise Stopped("stopped" + (go_on if checkpoint_folders(out / "checkpoints") else " before the first step")) from None
+        go_on = ("; a checkpoint is written. "
+                 f"Go on with: transformer-course train --resume --out {out} {budget}")
+        raise Stopped("stopped" + (
+            go_on if checkpoint_folders(out / "checkpoints") else " before the first step")) from None
     training, valid = translator.config["training"], translator.config["valid"]
-    print(f"{training['steps']} steps, {training['tokens']:,} target tokens in {training['seconds'] / 60:.1f} minutes "
+    print(f"{training['steps']} steps, {training['tokens']:,} target tokens "
+          f"in {training['seconds'] / 60:.1f} minutes "
           f"({training['hardware']})")
     print(f"valid: BLEU {valid['bleu']:.1f}, exact match {valid['exact_match']:.1%}"
           + ("" if valid["aer"] is None else f", AER {valid['aer']:.3f}"))
@@ -191,7 +208,8 @@ def _decoded(raw_lines: Iterable[bytes]) -> Iterator[str | ValueError]:
             yield ValueError(f"line {number} is not valid UTF-8 at byte {error.start + 1}")
 
 
-def _checked(translator, sentences: Iterable[str | ValueError], what: str) -> Iterator[tuple[str, str | ValueError]]:
+def _checked(translator, sentences: Iterable[str | ValueError],
+             what: str) -> Iterator[tuple[str, str | ValueError]]:
     "The name of each sentence, and the sentence, or why it cannot be translated."
     for number, sentence in enumerate(sentences, start=1):
         name = f"{what} {number}"
@@ -206,7 +224,8 @@ def _checked(translator, sentences: Iterable[str | ValueError], what: str) -> It
 GROUP = 256   # lines that are translated together
 
 
-def _answers(translator, group: Sequence[tuple[str, str | ValueError]], options: dict) -> list[str | ValueError]:
+def _answers(translator, group: Sequence[tuple[str, str | ValueError]],
+             options: dict) -> list[str | ValueError]:
     "For each sentence its translation, or why there is none."
     good = [sentence for name, sentence in group if isinstance(sentence, str)]
     try:
@@ -232,7 +251,8 @@ def _print_answers(answers: Sequence[str | ValueError]) -> int:
 @app.command()
 def translate(
     folder: Folder,
-    sentences: Annotated[list[str] | None, typer.Argument(help="Sentences; default: lines of standard input.")] = None,
+    sentences: Annotated[list[str] | None, typer.Argument(
+        help="Sentences; default: lines of standard input.")] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = 1.0,
     precision: Precision = "highest",
@@ -280,7 +300,8 @@ def evaluate(
     data, pair = (translator.config.get(name) for name in ("data", "pair"))
     if data is None:
         raise ValueError(f"{folder / 'config.json'} does not say on which data set the model was trained")
-    score = translator.evaluate(load(data, pair)[split], split, beam, length_penalty=length_penalty, precision=precision)
+    score = translator.evaluate(load(data, pair)[split], split, beam, length_penalty=length_penalty,
+                                precision=precision)
     print(json.dumps(asdict(score), indent=1) if as_json else score)
 
 # %% ../nbs/91_cli.ipynb #cell-23
@@ -288,14 +309,16 @@ def evaluate(
 def compare(
     data: Annotated[str, typer.Option(help="A data set of sentence pairs.")] = "micro-hindi",
     pair: Annotated[str | None, typer.Option(help="Direction, such as en-de.")] = None,
-    models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "model1,hmm,seq2seq,additive,luong-concat,transformer",
+    models: Annotated[str, typer.Option(
+        help="Names with commas between, or all.")] = "model1,hmm,seq2seq,additive,luong-concat,transformer",
     preset: Annotated[str, typer.Option(help="micro, tiny, small, base or big.")] = "micro",
     split: Annotated[str, typer.Option(help="Where they are scored.")] = "test",
     minutes: Annotated[float | None, typer.Option(help="Of training, for each model.  [default: 1]")] = None,
     steps: Annotated[int | None, typer.Option(help="Or steps, for each model.")] = None,
     seed: int = 1,
     device: Device = "auto",
-    picture: Annotated[Path | None, typer.Option(help="Also draw the table into this file (png, svg or pdf).")] = None,
+    picture: Annotated[Path | None, typer.Option(
+        help="Also draw the table into this file (png, svg or pdf).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """The scoreboard: train each model on the same data with the same budget, score all on one split."""
@@ -306,7 +329,8 @@ def compare(
     if picture and picture.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"--picture must end in .png, .svg or .pdf, not {picture.name!r}")
     names = [*ALIGNERS, *MODELS] if models == "all" else models.split(",")
-    rows, translators = run(data, pair, names, preset, split, steps=steps, minutes=minutes, seed=seed, device=device)
+    rows, translators = run(data, pair, names, preset, split, steps=steps, minutes=minutes, seed=seed,
+                            device=device)
     print(json.dumps([asdict(row) for row in rows], indent=1) if as_json else scoreboard(rows))
     if picture:
         use_style()
@@ -321,15 +345,16 @@ def _draw_alignment(translators: dict, pair, path: Path) -> Path:
     axes = plots.grid(len(attending), columns=2, width=4.2, height=4.0)
     for ax, (name, translator) in zip(axes, attending.items()):
         (weights,) = translator.attention([pair])
-        plots.heat_map(weights, pair.source.split() + ["<eos>"], pair.target.split() + ["<eos>"], ax, title=name,
-                       gold=pair.links, xlabel="English, read", ylabel="Hindi, written")
+        plots.heat_map(weights, pair.source.split() + ["<eos>"], pair.target.split() + ["<eos>"], ax,
+                       title=name, gold=pair.links, xlabel="English, read", ylabel="Hindi, written")
     return plots.save(axes[0], path)
 
 # %% ../nbs/91_cli.ipynb #cell-26
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo-output"),
-    minutes: Annotated[float | None, typer.Option(help="Of training, for each of the three models.  [default: 0.9]")] = None,
+    minutes: Annotated[float | None, typer.Option(
+        help="Of training, for each of the three models.  [default: 0.9]")] = None,
     steps: Annotated[int | None, typer.Option(help="Or steps, for each.")] = None,
     seed: int = 1,
 ) -> None:
@@ -342,25 +367,28 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)                  # complain now, not after the training
     budget = f"{minutes:g} minutes" if steps is None else f"{steps} steps"
     print(f"Training three translators on {len(corpus['train']):,} pairs of micro-Hindi, {budget} each.\n"
-          "seq2seq: an RNN without attention; additive: an RNN with attention; transformer: attention alone.", flush=True)
+          "seq2seq: an RNN without attention; additive: an RNN with attention; transformer: attention alone.",
+          flush=True)
     three = "seq2seq", "additive", "transformer"
     rows, translators = run(corpus, models=three, steps=steps, minutes=minutes, seed=seed, device="cpu")
-    print(f"\n{len(corpus['test']):,} held-out sentences, beam 5, {hardware()}, seed {seed}:\n\n{scoreboard(rows)}\n")
+    print(f"\n{len(corpus['test']):,} held-out sentences, beam 5, {hardware()}, seed {seed}:\n\n"
+          f"{scoreboard(rows)}\n")
     shown = [pair for pair in corpus["test"] if 6 <= len(pair.source.split()) <= 9][:4]
     answers = {name: t.translate([pair.source for pair in shown]) for name, t in translators.items()}
     for i, pair in enumerate(shown):
         print(f"{'English':14}{pair.source}\n{'Hindi':14}{pair.target}")
-        print("\n".join(f"  {name:12}{found[i]}{'' if found[i] == pair.target else '   (differs)'}" for name, found in answers.items()) + "\n")
+        print("\n".join(f"  {name:12}{found[i]}{'' if found[i] == pair.target else '   (differs)'}"
+                        for name, found in answers.items()) + "\n")
     print(f"where they look:  {_draw_alignment(translators, shown[0], out / 'alignment.png')}")
     print(f"the table, drawn: {save(draw_scoreboard(rows)[0], out / 'scoreboard.png')}")
-    figures = {"hardware": hardware(), "date": time.strftime("%Y-%m-%d"), "data": corpus.name, "budget": budget,
-               "seed": seed, "rows": [asdict(row) for row in rows]}
+    figures = {"hardware": hardware(), "date": time.strftime("%Y-%m-%d"), "data": corpus.name,
+               "budget": budget, "seed": seed, "rows": [asdict(row) for row in rows]}
     (out / "scoreboard.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"the figures:      {out / 'scoreboard.json'}")
 
 # %% ../nbs/91_cli.ipynb #cell-28
-PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch", "matplotlib",
-            "numpy", "tqdm", "typer", "rich")
+PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch",
+            "matplotlib", "numpy", "tqdm", "typer", "rich")
 
 
 def _installed(name: str) -> str:
@@ -374,7 +402,8 @@ def _installed(name: str) -> str:
 def _devices() -> list[tuple[str, str]]:
     "The devices that can compute here."
     import torch
-    rows = [("CPU", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads used, {torch.backends.cpu.get_cpu_capability()}")]
+    rows = [("CPU", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads used, "
+                    f"{torch.backends.cpu.get_cpu_capability()}")]
     rows += [(f"cuda:{i}", torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
     return rows + ([("mps", "Apple GPU")] if torch.backends.mps.is_available() else [])
 
@@ -386,7 +415,8 @@ def _advice() -> list[str]:
     advice = [f"`transformer-course data fetch {a.name}` downloads {a.megabytes:.1f} MB ({a.licence})"
               for a in available() if a.where in ("to be downloaded", "partly here")]
     if torch.version.cuda and not torch.cuda.is_available():
-        advice.append("PyTorch was built for CUDA but sees no GPU: its CPU build is smaller and does the same here")
+        advice.append("PyTorch was built for CUDA but sees no GPU: "
+                      "its CPU build is smaller and does the same here")
     if shutil.disk_usage(Path.home()).free < 2**30:
         advice.append(f"less than 1 GiB is free in {Path.home()}: downloads and checkpoints may fail")
     return advice
@@ -396,7 +426,8 @@ def _advice() -> list[str]:
 def doctor() -> None:
     """Show versions, devices and data, and what to do about what is missing."""
     from transformer_course.corpora import available, cache_folder
-    versions = [("python", platform.python_version())] + [(name, _installed(name)) for name in ("transformer-course", *PACKAGES)]
+    versions = [("python", platform.python_version())] + [
+        (name, _installed(name)) for name in ("transformer-course", *PACKAGES)]
     _print_table("Versions", ("package", "version"), versions)
     _print_table("Devices", ("device", "what"), _devices())
     _print_table("Data", ("data set", "where"), [(a.name, a.where) for a in available()])
@@ -407,7 +438,8 @@ def doctor() -> None:
 
 # %% ../nbs/91_cli.ipynb #cell-32
 @app.command()
-def start(folder: Annotated[Path, typer.Argument(help="A new folder, or one that was started before.")]) -> None:
+def start(folder: Annotated[Path, typer.Argument(
+        help="A new folder, or one that was started before.")]) -> None:
     """Copy lessons and exercises into a folder to learn in; nothing in it is overwritten."""
     from transformer_course.course import start as run
     print(run(folder))
@@ -427,7 +459,8 @@ def lab(
         raise ValueError(f"{folder} is not a course folder: make one with `transformer-course start FOLDER`")
     if find_spec("jupyterlab") is None:
         raise ValueError('JupyterLab is not installed: pip install "transformer-course[lab]"')
-    words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port), *([] if browser else ["--no-browser"])]
+    words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port),
+             *([] if browser else ["--no-browser"])]
     if os.name == "posix":                       # become JupyterLab, so that what stops this command stops it
         os.chdir(found)
         os.execv(sys.executable, words)
@@ -438,15 +471,18 @@ def _row(report) -> dict:
     "A report for `check --json`, with what is known of its exercise."
     from transformer_course.exercise_notebooks import all_exercises
     exercise = all_exercises()[report.exercise]
-    row = asdict(report) | {"title": exercise.title, "minutes": exercise.minutes, "difficulty": exercise.difficulty}
+    row = asdict(report) | {"title": exercise.title, "minutes": exercise.minutes,
+                            "difficulty": exercise.difficulty}
     del row["running"]                           # that is for a notebook: here the process has ended
     return row
 
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="A folder that was started, or one notebook of exercises.")] = Path("."),
-    as_json: Annotated[bool, typer.Option("--json", help="Print a result for each exercise as JSON.")] = False,
+    folder: Annotated[Path, typer.Argument(
+        help="A folder that was started, or one notebook of exercises.")] = Path("."),
+    as_json: Annotated[bool, typer.Option(
+        "--json", help="Print a result for each exercise as JSON.")] = False,
 ) -> None:
     """Run and check all exercises of a folder or of one notebook, and say what is wrong and why."""
     from transformer_course.course import check_file, check_folder
@@ -454,12 +490,14 @@ def check(
     reports = check_file(folder) if one else check_folder(folder, progress=True)
     passed = sum(report.status == "passed" for report in reports)
     if as_json:
-        print(json.dumps({"passed": passed, "of": len(reports), "exercises": list(map(_row, reports))}, indent=1))
+        print(json.dumps({"passed": passed, "of": len(reports), "exercises": list(map(_row, reports))},
+                         indent=1))
         return
     for report in reports:
         if report.status in ("wrong", "error"):
             print(report)
-    print(f"{passed} of {len(reports)} exercises passed, {sum(r.status == 'not attempted' for r in reports)} not attempted")
+    print(f"{passed} of {len(reports)} exercises passed, "
+          f"{sum(r.status == 'not attempted' for r in reports)} not attempted")
 
 # %% ../nbs/91_cli.ipynb #cell-34
 @app.command()
@@ -479,7 +517,8 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     table = Table("lesson", "done", "exercises", title="Progress")
     for lesson, states in found.states.items():
         marks = " ".join(f"[{COLOURS[status]}]{MARKS[status]}[/]" for status in states.values())
-        table.add_row(lesson, f"{sum(status == 'passed' for status in states.values())} of {len(states)}", marks)
+        table.add_row(lesson, f"{sum(status == 'passed' for status in states.values())} of {len(states)}",
+                      marks)
     console = Console(force_jupyter=False)
     console.print(table)
     console.print("  ".join(f"[{COLOURS[status]}]{mark}[/] {status}" for status, mark in MARKS.items()))

@@ -52,7 +52,8 @@ def kind_name(value: object) -> str:
 
 def _wrong_kind(got: object, wanted: str, what: str) -> str:
     "The line about a result of another kind."
-    return f"{what} should be {wanted}, not {kind_name(got)}" + ("; is there a `return`?" if got is None else "")
+    return f"{what} should be {wanted}, not {kind_name(got)}" + (
+        "; is there a `return`?" if got is None else "")
 
 # %% ../nbs/90c_comparison.ipynb #cell-9
 def _form(got: Tensor, expected: Tensor, what: str) -> str | None:
@@ -110,8 +111,10 @@ def _numbers(got: object, expected: Number, what: str) -> str | None:
     both_nan = got != got and expected != expected
     if got == expected or abs(got - expected) <= 1e-9 + tolerance * abs(expected) or both_nan:
         return None
-    ordered = isinstance(got, Real) and isinstance(expected, Real) and got == got and expected == expected    # no NaN
-    return f"{what} has the wrong value" + ("" if not ordered else ": too small" if got < expected else ": too large")
+    ordered = (isinstance(got, Real) and isinstance(expected, Real)
+               and got == got and expected == expected)                      # no NaN
+    return f"{what} has the wrong value" + (
+        "" if not ordered else ": too small" if got < expected else ": too large")
 
 
 def _members(got: object, expected: list | tuple, what: str) -> str | None:

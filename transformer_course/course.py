@@ -24,8 +24,8 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from .diagnosis import diagnose
-from .exercise_notebooks import (Exercise, all_exercises, author_notebooks, read_exercises, without_calls,
-                                                   without_solution)
+from .exercise_notebooks import (Exercise, all_exercises, author_notebooks, read_exercises,
+                                                   without_calls, without_solution)
 from .progress_file import FOLDER_MARK, course_folder, note
 from .reports import Report
 from .safe_calls import TooLong, safely
@@ -40,7 +40,7 @@ def lessons() -> dict[str, bytes]:
 
 
 def student_cell(cell: dict) -> dict | None:
-    """A lesson's cell without directives of the build; one that was hidden there is folded here. None: not for learners."""
+    """A lesson's cell without the build's directives, folded if it was hidden; None if not for learners."""
     if "upkeep" in cell["metadata"].get("tags", []):
         return None
     if cell["cell_type"] != "code":
@@ -58,7 +58,7 @@ def linked(cells: list[dict], text: str) -> list[dict]:
     return [cells[0], link, *cells[1:]]
 
 
-def student_lesson(notebook: dict, exercises: str | None) -> dict:   # file name of its exercises, None: it has none
+def student_lesson(notebook: dict, exercises: str | None) -> dict:   # file name of its exercises, if any
     """A lesson as the learner gets it, with a link to its exercises."""
     cells = [fresh for cell in notebook["cells"] if (fresh := student_cell(cell)) is not None]
     return {**notebook, "cells": linked(cells, f"[Exercises](exercises/{exercises})") if exercises else cells}
@@ -74,7 +74,8 @@ def student_edition(notebook: dict, lesson: str) -> dict:   # such as "20_attent
         text = "".join(cell["source"])
         text = without_solution(text) if "exercise" in tags else text
         fresh = {**cell, "source": text.splitlines(True)}
-        cells.append(fresh if cell["cell_type"] == "markdown" else {**fresh, "outputs": [], "execution_count": None})
+        cells.append(fresh if cell["cell_type"] == "markdown" else
+                     {**fresh, "outputs": [], "execution_count": None})
     return {**notebook, "cells": linked(cells, f"[Back to the lesson](../{lesson}.ipynb)")}
 
 
@@ -91,7 +92,8 @@ def student_exercises() -> dict[str, bytes]:
 def student_lessons() -> dict[str, bytes]:
     """The learner's editions of all lessons, by file name."""
     exercises = {f"{lesson}.ipynb": f"{lesson}_exercises.ipynb" for lesson in author_notebooks()}
-    return {name: _dumped(student_lesson(json.loads(content), exercises.get(name))) for name, content in lessons().items()}
+    return {name: _dumped(student_lesson(json.loads(content), exercises.get(name)))
+            for name, content in lessons().items()}
 
 # %% ../nbs/90a_course.ipynb #cell-9
 @dataclass
@@ -107,7 +109,8 @@ class Started:
         count = len(self.added)
         lines = [f"{count} notebook{'s' if count > 1 else ''} added" if count else "nothing to add"]
         lines += [f"left as they are, since you changed them: {', '.join(self.yours)}"] if self.yours else []
-        lines += [f"left, though the course has a newer edition (delete a file and start again to get it): {', '.join(self.older)}"] if self.older else []
+        lines += [f"left, though the course has a newer edition (delete a file and start again to get it): "
+                  f"{', '.join(self.older)}"] if self.older else []
         return "\n".join(lines)
 
 
@@ -134,7 +137,8 @@ def start(folder: str | Path) -> Started:
         raise ValueError(f"{folder} is a file: give a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FOLDER_MARK).is_file():
         raise ValueError(f"{folder} is not empty, and not a folder of this course: choose a new one")
-    shipped = student_lessons() | {f"exercises/{name}": content for name, content in student_exercises().items()}
+    shipped = student_lessons() | {f"exercises/{name}": content
+                                   for name, content in student_exercises().items()}
     copied, done = _copied(folder), Started()
     (folder / "exercises").mkdir(parents=True, exist_ok=True)
     if not (folder / FOLDER_MARK).is_file():     # first of all: a start that was stopped can be started again
@@ -146,7 +150,8 @@ def start(folder: str | Path) -> Started:
             done.added.append(name)
         else:
             here = _sha(path.read_bytes())
-            kind = done.same if here == _sha(content) else done.older if here == copied.get(name) else done.yours
+            kind = (done.same if here == _sha(content) else
+                    done.older if here == copied.get(name) else done.yours)
             kind.append(name)
             if kind is not done.same:
                 continue
@@ -177,9 +182,11 @@ def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict
             code = compile(_runnable(cell), f"code cell {number + 1}", "exec")
             safely(lambda code=code: exec(code, names), seconds)()
         except TooLong:
-            failed[f"code cell {number + 1}"] = "".join(cell["source"]), f"its cell did not end within {seconds:g} seconds"
+            failed[f"code cell {number + 1}"] = (
+                "".join(cell["source"]), f"its cell did not end within {seconds:g} seconds")
         except BaseException as error:
-            failed[f"code cell {number + 1}"] = "".join(cell["source"]), f"its cell raised {type(error).__name__}: {error}"
+            failed[f"code cell {number + 1}"] = (
+                "".join(cell["source"]), f"its cell raised {type(error).__name__}: {error}")
     return names, failed
 
 # %% ../nbs/90a_course.ipynb #cell-14
@@ -195,10 +202,12 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
         return [about(e, "error", f"{Path(path).name} is damaged: it is not a notebook") for e in exercises]
     reports = []
     for exercise in exercises:
-        made_in = getattr(getattr(names.get(exercise.name), "__code__", None), "co_filename", None)     # a try-out below the function may fail
-        reason = next((why for place, (source, why) in failed.items() if f"def {exercise.name}(" in source and place != made_in), None)
+        made_in = getattr(getattr(names.get(exercise.name), "__code__", None), "co_filename", None)
+        reason = next((why for place, (source, why) in failed.items()        # a test below the function may fail
+                       if f"def {exercise.name}(" in source and place != made_in), None)
         if reason or not callable(names.get(exercise.name)):
-            reports.append(about(exercise, "error" if reason else "not attempted", reason or f"no function {exercise.name} in its notebook"))
+            reports.append(about(exercise, "error" if reason else "not attempted",
+                                 reason or f"no function {exercise.name} in its notebook"))
         else:
             reports.append(diagnose(names[exercise.name], exercise))
     return reports
@@ -206,20 +215,23 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
 # %% ../nbs/90a_course.ipynb #cell-15
 def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
     "`check_notebook` in a process of its own: whatever a notebook does, the others are still checked."
-    program = ("import json, os, sys; from dataclasses import asdict; from transformer_course import course, exercise_notebooks; "
-               "path, lesson, out = sys.argv[1:]; exercises = [e for e in exercise_notebooks.all_exercises().values() if e.lesson == lesson]; "
-               "os.chdir(os.path.dirname(path)); "         # only now: a learner's random.py must not stand before Python's own
+    program = ("import json, os, sys; from dataclasses import asdict; "
+               "from transformer_course import course, exercise_notebooks; "
+               "path, lesson, out = sys.argv[1:]; "
+               "exercises = [e for e in exercise_notebooks.all_exercises().values() if e.lesson == lesson]; "
+               "os.chdir(os.path.dirname(path)); "       # only now: a learner's random.py could hide Python's
                "found = [asdict(r) for r in course.check_notebook(path, exercises)]; "
                "open(out, 'w', encoding='utf-8').write(json.dumps(found))")
     problem = f"its notebook did not end within {seconds:g} seconds"
     with tempfile.TemporaryDirectory() as place:
         out = Path(place, "reports.json")
         try:
-            subprocess.run([sys.executable, "-c", program, str(path), lesson, str(out)], cwd=place, timeout=seconds,
-                           env={**os.environ, "MPLBACKEND": "agg"},          # no windows: cells run outside the main thread
+            subprocess.run([sys.executable, "-c", program, str(path), lesson, str(out)], cwd=place,
+                           timeout=seconds, env={**os.environ, "MPLBACKEND": "agg"},       # there are no windows
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             rows = json.loads(out.read_text(encoding="utf-8"))
-            return [Report(**{**row, "given": tuple(map(tuple, row["given"])), "running": False}) for row in rows]     # the process has ended
+            return [Report(**{**row, "given": tuple(map(tuple, row["given"])),
+                              "running": False}) for row in rows]               # the process has ended
         except subprocess.TimeoutExpired:
             pass
         except (OSError, ValueError):
@@ -238,12 +250,14 @@ def check_folder(
     """
     found = course_folder(folder)
     if found is None:
-        raise FileNotFoundError(f"{folder or 'this'} is not a course folder: make one with `transformer-course start FOLDER`")
+        raise FileNotFoundError(
+            f"{folder or 'this'} is not a course folder: make one with `transformer-course start FOLDER`")
     reports = []
     for lesson, notebook in tqdm(author_notebooks().items(), "notebooks", disable=not progress, leave=False):
         path = found / "exercises" / f"{lesson}_exercises.ipynb"
         exercises = read_exercises(notebook, lesson)
-        reports += _in_process(path, lesson, exercises, seconds) if path.is_file() else check_notebook(path, exercises)
+        reports += (_in_process(path, lesson, exercises, seconds) if path.is_file() else
+                    check_notebook(path, exercises))
     note(reports, found)
     return reports
 
@@ -260,7 +274,8 @@ def check_file(
     text, exercises = path.read_text(encoding="utf-8", errors="replace"), list(all_exercises().values())
     lessons = Counter(e.lesson for e in exercises if f"def {e.name}(" in text)
     if not lessons:
-        raise ValueError(f"{path.name} holds no exercise of this course: give a notebook of exercises, or a folder that was started")
+        raise ValueError(f"{path.name} holds no exercise of this course: "
+                         "give a notebook of exercises, or a folder that was started")
     lesson = lessons.most_common(1)[0][0]
     reports = _in_process(path, lesson, [e for e in exercises if e.lesson == lesson], seconds)
     note(reports, path.parent)

@@ -229,8 +229,8 @@ def diagnose(
         found = {"status": "error", "reason": _endless(ready)}
     except Exception as problem:
         found = {"status": "wrong", "reason": f"it could not be tried to the end: {_said(problem)}"}
-    return Report(exercise=exercise.name, number=exercise.number, lesson=exercise.lesson, hints=len(ready.hints),
-                  running=still_running(), **found)
+    return Report(exercise=exercise.name, number=exercise.number, lesson=exercise.lesson,
+                  hints=len(ready.hints), running=still_running(), **found)
 
 
 def _finding(fn: Callable, name: str, ready: Ready, listed: bool) -> dict:
@@ -245,7 +245,8 @@ def _finding(fn: Callable, name: str, ready: Ready, listed: bool) -> dict:
     status, reason = complaint
     vague = status == "wrong" and ("wrong value" in reason or "members" in reason)   # nothing better is known
     reason = (_listed(trials, ready, name) if listed else None) or (vague and _property(fn, ready)) or reason
-    return {"status": status, "reason": reason, "given": _named(ready.solution, trial.case), **_results(trial)}
+    return {"status": status, "reason": reason, "given": _named(ready.solution, trial.case),
+            **_results(trial)}
 
 
 def _beyond_cases(fn: Callable, ready: Ready) -> dict:
@@ -259,7 +260,8 @@ def _beyond_cases(fn: Callable, ready: Ready) -> dict:
 def _results(trial: Trial) -> dict:
     "What was expected and what came; a question's one answer is not given away."
     wanted = trial.wanted
-    expected = shown(wanted.value) if wanted.error is None else f"{type(wanted.error).__name__}: {wanted.error}"
+    expected = (shown(wanted.value) if wanted.error is None else
+                f"{type(wanted.error).__name__}: {wanted.error}")
     got = "" if trial.got.error is not None else shown(trial.got.value)
     return {"expected": expected if trial.case else "", "got": got}
 

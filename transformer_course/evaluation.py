@@ -33,7 +33,8 @@ class Evaluation:
     signature: str             # of sacreBLEU
 
     def __str__(self) -> str:
-        shown = ((self.bleu, "BLEU {:.1f}"), (self.chrf, "chrF {:.1f}"), (self.exact_match, "exact match {:.1%}"), (self.aer, "AER {:.3f}"))
+        shown = ((self.bleu, "BLEU {:.1f}"), (self.chrf, "chrF {:.1f}"),
+                 (self.exact_match, "exact match {:.1%}"), (self.aer, "AER {:.3f}"))
         figures = ", ".join(form.format(value) for value, form in shown if value is not None)
         search = f", beam {self.beam_size}; {self.signature}" if self.beam_size else ""
         return f"{self.split}: {figures} ({self.sentences} sentences{search})"

@@ -221,7 +221,8 @@ def prepare(exercise: Exercise) -> Ready:
                 for message, change in names.get("mistakes", {}).items()}
     cases = list(names["cases"](Draw()))
     if not cases or any(type(case) is not tuple for case in cases):
-        raise ValueError(f"exercise {exercise.number}: cases must yield tuples of arguments, as in `yield (x,)`")
+        raise ValueError(
+            f"exercise {exercise.number}: cases must yield tuples of arguments, as in `yield (x,)`")
     return Ready(names[exercise.name], cases, names.get("properties"), mistakes,
                  names.get("hints", []), names.get("seconds", 10.0), names)
 

@@ -68,7 +68,8 @@ def write_folder(folder: str | Path, files: dict[str, bytes]) -> None:
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     name = CHECKSUMS
     try:
-        for name, content in {**files, CHECKSUMS: json.dumps(sums, indent=1, sort_keys=True).encode()}.items():
+        for name, content in {
+                **files, CHECKSUMS: json.dumps(sums, indent=1, sort_keys=True).encode()}.items():
             _write(part / name, content)
     except OSError as problem:
         shutil.rmtree(part, ignore_errors=True)
@@ -98,7 +99,8 @@ def write_files(folder: str | Path, files: dict[str, bytes]) -> None:
         try:
             write_folder(folder / NEW, files)
         except OSError as problem:
-            raise OSError(problem.errno, problem.strerror, str(folder / Path(problem.filename).name)) from None
+            raise OSError(problem.errno, problem.strerror,
+                          str(folder / Path(problem.filename).name)) from None
         _move_up(folder)
 
 
@@ -153,7 +155,8 @@ def _read_set(folder: Path) -> dict[str, bytes]:
     "The waiting set, if there is one, else the one in place; each file is compared with its checksum."
     new, old = _content(folder / NEW / CHECKSUMS), _content(folder / CHECKSUMS)
     if old is None and new is None:
-        raise FileNotFoundError(f"{folder} holds no trained model or checkpoint: there is no {CHECKSUMS} in it")
+        raise FileNotFoundError(
+            f"{folder} holds no trained model or checkpoint: there is no {CHECKSUMS} in it")
     places = (folder,) if new is None else (folder / NEW, folder)      # a file in neither has just moved up
     files = {}
     for name, digest in read_json(folder / CHECKSUMS, old if new is None else new).items():
@@ -161,7 +164,8 @@ def _read_set(folder: Path) -> dict[str, bytes]:
         if content is None:
             raise FileNotFoundError(f"{folder / name} is missing")
         if hashlib.sha256(content).hexdigest() != digest:
-            raise ValueError(f"{folder / name} was altered or cut short: its SHA-256 is not the one in {CHECKSUMS}")
+            raise ValueError(
+                f"{folder / name} was altered or cut short: its SHA-256 is not the one in {CHECKSUMS}")
         files[name] = content
     return files
 
@@ -214,7 +218,8 @@ class FolderLock:
             if self._still_there():
                 break
             self.file.close()                        # its holder removed it before it became ours
-        holder = {"process": os.getpid(), "machine": platform.node(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}
+        holder = {"process": os.getpid(), "machine": platform.node(),
+                  "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}
         try:
             self.file.truncate(0)
             self.file.write(json.dumps(holder).encode())
@@ -263,5 +268,6 @@ def _alone(file) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     except OSError as problem:                       # a disk of a network that lends no files
-        print(f"warning: {file.name} cannot be locked ({problem.strerror}): start no other run in its folder", file=sys.stderr)
+        print(f"warning: {file.name} cannot be locked ({problem.strerror}): "
+              "start no other run in its folder", file=sys.stderr)
     return True

@@ -24,8 +24,10 @@ from .text import Tokenizer
 def _scores(valid: dict) -> list[str]:
     "The lines of a card about the scores."
     aer = "" if valid["aer"] is None else format(valid["aer"], ".3f")
-    return ["## Scores", "", "| split | BLEU | chrF | exact match | AER | sentences | beam |", "|---|---|---|---|---|---|---|",
-            f"| {valid['split']} | {valid['bleu']:.2f} | {valid['chrf']:.2f} | {valid['exact_match']:.3f} | {aer} | "
+    return ["## Scores", "", "| split | BLEU | chrF | exact match | AER | sentences | beam |",
+            "|---|---|---|---|---|---|---|",
+            f"| {valid['split']} | {valid['bleu']:.2f} | {valid['chrf']:.2f} | "
+            f"{valid['exact_match']:.3f} | {aer} | "
             f"{valid['sentences']} | {valid['beam_size']} |", "", f"sacreBLEU: `{valid['signature']}`", ""]
 
 
@@ -37,8 +39,10 @@ def _training(training: dict, seed: int | None) -> list[str]:
 
 def model_card(config: dict) -> str:
     """The README.md of a trained model: what it is, its scores, and how they were made."""
-    lines = ["---", "library_name: transformer-course", "pipeline_tag: translation", "tags: [translation]", "---", "",
-             f"# {config.get('model')} ({config.get('preset')}), {config.get('data')} {config.get('pair', '')}", "",
+    lines = ["---", "library_name: transformer-course", "pipeline_tag: translation", "tags: [translation]",
+             "---", "",
+             f"# {config.get('model')} ({config.get('preset')}), "
+             f"{config.get('data')} {config.get('pair', '')}", "",
              "A translator of the transformer-course. Load it with", "",
              "```python", "from transformer_course.translation import Translator",
              'Translator.from_pretrained("FOLDER").translate(["A sentence."])', "```", ""]
@@ -123,12 +127,14 @@ def _check_counts(file: Path, sizes: dict, weights: dict[str, Tensor]) -> None:
         most, what = (len(weights), "tensors") if name == "n_layers" else (values, "values")
         for number in size if isinstance(size, list) else [size]:
             if isinstance(number, int) and number > most:
-                raise ValueError(f"{file} does not fit the weights: {name} is {number}, and they are {most} {what}")
+                raise ValueError(
+                    f"{file} does not fit the weights: {name} is {number}, and they are {most} {what}")
 
 
 def _check_shapes(file: Path, sizes: dict, model: nn.Module, weights: dict[str, Tensor]) -> None:
     "Raise ValueError unless the model's names and shapes are those of the weights."
-    here, there = ({name: tuple(w.shape) for name, w in tensors} for tensors in (model.named_parameters(), weights.items()))
+    here, there = ({name: tuple(w.shape) for name, w in tensors}
+                   for tensors in (model.named_parameters(), weights.items()))
     wrong = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
     if wrong:
         changed = {n for name in wrong for n, m in zip(here.get(name, ()), there.get(name, ())) if n != m}
@@ -146,12 +152,14 @@ def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Te
         with torch.device("meta"):
             sketch = make(V, V, **sizes)
     except Exception as problem:              # whatever a constructor says of sizes that are no sizes
-        raise ValueError(f"{file} is damaged: no {config['model']} has these sizes: {_said(problem)}") from None
+        raise ValueError(
+            f"{file} is damaged: no {config['model']} has these sizes: {_said(problem)}") from None
     _check_shapes(file, sizes, sketch, weights)
     if any(getattr(sketch, name) != getattr(tokenizer, name) for name in ("pad_id", "bos_id", "eos_id")):
         raise ValueError(f"{file} is damaged: its special tokens are not those of the tokenizer")
     if tuple(config.get("alignment", (None, None))) not in attention_places(sketch):
-        raise ValueError(f"{file} is damaged: alignment {config['alignment']} is not a layer and head of the model")
+        raise ValueError(
+            f"{file} is damaged: alignment {config['alignment']} is not a layer and head of the model")
     with torch.random.fork_rng(devices=[]):   # its random start is overwritten at once
         model = make(V, V, **sizes)
     put_weights(model, weights)
@@ -163,7 +171,8 @@ def _download(name: str, options: dict) -> str:
     try:
         return snapshot_download(name, **{"allow_patterns": ["*.json", "*.safetensors", "*.md"]} | options)
     except Exception as problem:   # a dozen kinds, from a bad name to no network: one line for all of them
-        raise FileNotFoundError(f"{name} is not a folder here, and the Hugging Face Hub did not provide it: {_said(problem)}") from None
+        raise FileNotFoundError(f"{name} is not a folder here, and the Hugging Face Hub did not provide it: "
+                                f"{_said(problem)}") from None
 
 
 
@@ -176,7 +185,8 @@ def load_model(
     Raises FileNotFoundError if there is no such model or a file is missing. Raises ValueError, with the
     file's name, if one was altered, makes no sense, or does not fit the others.
     """
-    files, folder = read_files(path if Path(path).is_dir() else _download(Path(path).as_posix(), hub_options)), Path(path)
+    files, folder = read_files(
+        path if Path(path).is_dir() else _download(Path(path).as_posix(), hub_options)), Path(path)
     missing = {"config.json", "model.safetensors", "tokenizer.json"} - files.keys()
     if missing:
         raise FileNotFoundError(f"{path} is not a trained translator: {', '.join(sorted(missing))} missing")

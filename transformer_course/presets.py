@@ -62,7 +62,8 @@ class Preset:
         return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
 
 # %% ../nbs/25a_presets.ipynb #cell-10
-def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float, **other) -> Preset:
+def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float,
+            **other) -> Preset:
     "Sizes of a Transformer and of the recurrent models; the scoreboard prints how many parameters each has."
     recurrent = {"d_model": width, "d_hidden": hidden, "dropout": dropout}
     sizes = {"seq2seq": recurrent, "additive": recurrent, "luong": {**recurrent, "bidirectional": True},
@@ -76,7 +77,8 @@ PRESETS = {
         {"seq2seq": {"d_model": 128, "d_hidden": 192, "dropout": 0.1, "reverse_source": True},
          "additive": {"d_model": 128, "d_hidden": 128, "dropout": 0.1},
          "luong": {"d_model": 128, "d_hidden": 176, "bidirectional": True, "window": 3, "dropout": 0.1},
-         "transformer": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0, "norm": "pre"}},
+         "transformer": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0,
+                         "norm": "pre"}},
         {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "luong": 6e-3, "transformer": 5e-3},
         warmup=100, vocabulary=2000, tokens="words", batch_tokens=512),
     "tiny": _preset(128, 4, 4, 256, 256, 0.2, 4e-3, warmup=700, vocabulary=8000),

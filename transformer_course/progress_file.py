@@ -68,7 +68,8 @@ def note(reports: Sequence[Report], folder: str | Path | None = None) -> None:
             with _writing:
                 _add(reports, folder)
         except OSError as problem:       # a folder for reading only, a full disk: the answer matters more
-            print(f"the result could not be noted: {problem.filename or folder}: {problem.strerror}", file=sys.stderr)
+            print(f"the result could not be noted: {problem.filename or folder}: {problem.strerror}",
+                  file=sys.stderr)
 
 
 def _add(reports: Sequence[Report], folder: Path) -> None:

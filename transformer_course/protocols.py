@@ -63,7 +63,7 @@ class BatchSource(Protocol):
 class Trainable(Protocol):
     """What the training loop asks of a model, which is also a torch.nn.Module."""
 
-    def loss(self, *batch: Tensor, smoothing: float | tuple[float, ...]) -> Tensor:   # scalar; of n smoothings (n,)
+    def loss(self, *batch: Tensor, smoothing: float | tuple[float, ...]) -> Tensor:   # scalar, or (n,)
         "The mean over the batch's targets; of several losses only the first has a gradient."
 
 
@@ -112,8 +112,9 @@ class Cache(Protocol):
 class AttentionPattern(Protocol):
     """Which keys a query reads, and how; `Dense` of lesson 20 reads all of them."""
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None,
-                 dropout: float = 0.0, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
+                 bias: Tensor | None = None, dropout: float = 0.0,
+                 need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         """(B, H, T, K), (B, H, S, K) twice -> (B, H, T, K) and weights (B, H, T, S).
 
         The last query belongs to the last key.
@@ -167,5 +168,6 @@ class OutputLayer(Protocol):
     def __call__(self, hidden: Tensor) -> Tensor:   # (..., D) -> (..., V)
         "Logits."
 
-    def loss(self, hidden: Tensor, target: Tensor, smoothing: float, pad_id: int) -> Tensor:   # (..., D), (...) ids -> scalar
+    def loss(self, hidden: Tensor, target: Tensor,          # (..., D), (...) ids -> scalar
+             smoothing: float, pad_id: int) -> Tensor:
         "Smoothed cross-entropy, mean over the targets that are not padding."

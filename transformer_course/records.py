@@ -52,7 +52,8 @@ def recorded(
     """
     package = Path(str(files("transformer_course")))
     folders = (package / "results", package / "timings",                                           # installed
-               package.parent / "experiments" / "results", package.parent / "benchmarks" / "results")   # in a checkout
+               package.parent / "experiments" / "results",                                     # in a checkout
+               package.parent / "benchmarks" / "results")
     found = {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
     if name not in found:
         raise FileNotFoundError(f"there is no record {name!r}: choose one of {', '.join(sorted(found))}")

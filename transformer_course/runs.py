@@ -111,7 +111,8 @@ def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> 
     positions = positions_in(model)
     for number, (source, target) in enumerate(examples if positions else (), start=1):
         if (longest := max(len(source), len(target) - 1)) > positions:
-            raise ValueError(f"pair {number} of {split} has {longest} tokens, and the model has {positions} positions")
+            raise ValueError(
+                f"pair {number} of {split} has {longest} tokens, and the model has {positions} positions")
 
 # %% ../nbs/25e_runs.ipynb #cell-12
 def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Settings:
@@ -121,8 +122,9 @@ def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Set
 
 def record_of(trainer: Trainer) -> dict:
     """The facts of a training, for the configuration and the card."""
-    return {"steps": trainer.step, "seconds": trainer.seconds, "tokens": trainer.tokens, "epochs": trainer.epoch,
-            "hardware": hardware(trainer.device), "precision": trainer.settings.precision, "history": trainer.history}
+    return {"steps": trainer.step, "seconds": trainer.seconds, "tokens": trainer.tokens,
+            "epochs": trainer.epoch, "hardware": hardware(trainer.device),
+            "precision": trainer.settings.precision, "history": trainer.history}
 
 
 def train_model(
@@ -140,7 +142,8 @@ def train_model(
     checkpoint is written.
     """
     if corpus.kind != "pairs":
-        raise ValueError(f"data set {corpus.name!r} holds {corpus.kind}, not sentence pairs: nothing to translate")
+        raise ValueError(
+            f"data set {corpus.name!r} holds {corpus.kind}, not sentence pairs: nothing to translate")
     process = accelerator_for(settings)
     tokenizer, preset = tokenizer_for(job, corpus), PRESETS[job.preset]
     examples, valid = (encode_pairs(tokenizer, corpus[split]) for split in ("train", "valid"))
@@ -152,7 +155,9 @@ def train_model(
         note_job(Path(folder), job)
     process.wait_for_everyone()
     learn, held_out = (PairBatches(some, preset.batch_tokens) for some in (examples, valid))
-    trainer = fit(model, learn, linear_decay(peak, preset.warmup), budget.steps, budget.minutes, resume, progress, valid=held_out,
+    trainer = fit(model, learn, linear_decay(peak, preset.warmup), budget.steps, budget.minutes, resume,
+                  progress, valid=held_out,
                   settings=settings, folder=None if folder is None else Path(folder) / "checkpoints")
-    facts = {"data_licence": corpus.licence, "data_citation": corpus.citation, "sizes": sizes, "training": record_of(trainer)}
+    facts = {"data_licence": corpus.licence, "data_citation": corpus.citation, "sizes": sizes,
+             "training": record_of(trainer)}
     return model, tokenizer, asdict(job) | facts

@@ -50,16 +50,19 @@ def row_of_aligner(name: str, corpus: Corpus, split: str) -> Row:
     aligner = _fit_aligner(name, corpus["train"])
     seconds = time.perf_counter() - began
     linked = all(pair.links for pair in pairs)
-    aer = alignment_error_rate(aligner.align(_words(pairs)), [pair.links for pair in pairs]) if linked else None
+    aer = alignment_error_rate(aligner.align(_words(pairs)),
+                               [pair.links for pair in pairs]) if linked else None
     read = ALIGNERS[name] * sum(len(pair.target.split()) for pair in corpus["train"])
-    return Row(name, aligner.n_parameters, read / seconds, seconds, Evaluation(split, len(pairs), 0, None, None, None, aer, ""))
+    return Row(name, aligner.n_parameters, read / seconds, seconds,
+               Evaluation(split, len(pairs), 0, None, None, None, aer, ""))
 
 
 def row_of_translator(translator: Translator, pairs: Sequence[Pair], split: str, beam_size: int = 5) -> Row:
     """The row of a trained translator."""
     training = translator.config["training"]
     return Row(translator.config["model"], sum(p.numel() for p in translator.model.parameters()),
-               training["tokens"] / training["seconds"], training["seconds"], translator.evaluate(pairs, split, beam_size))
+               training["tokens"] / training["seconds"], training["seconds"],
+               translator.evaluate(pairs, split, beam_size))
 
 # %% ../nbs/25f_scoreboard.ipynb #cell-8
 def compare(
@@ -91,12 +94,14 @@ def compare(
 # %% ../nbs/25f_scoreboard.ipynb #cell-9
 def scoreboard(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |", "|---|---|---|---|---|---|---|---|"]
+    lines = ["| model | exact match | BLEU | chrF | AER | parameters | tokens/s | seconds |",
+             "|---|---|---|---|---|---|---|---|"]
     shown = lambda value, form: "–" if value is None else format(value, form)
     for row in rows:
         score = row.score
-        lines.append(f"| {row.model} | {shown(score.exact_match, '.1%')} | {shown(score.bleu, '.1f')} | {shown(score.chrf, '.1f')} | "
-                     f"{shown(score.aer, '.3f')} | {row.parameters:,} | {row.tokens_per_second:,.0f} | {row.seconds:.0f} |")
+        lines.append(f"| {row.model} | {shown(score.exact_match, '.1%')} | {shown(score.bleu, '.1f')} | "
+                     f"{shown(score.chrf, '.1f')} | {shown(score.aer, '.3f')} | {row.parameters:,} | "
+                     f"{row.tokens_per_second:,.0f} | {row.seconds:.0f} |")
     return "\n".join(lines)
 
 
@@ -104,11 +109,13 @@ def draw_scoreboard(rows: Sequence[Row]):
     """Draw exact match, alignment error and speed of training, one bar for each model; returns the axes."""
     columns = {"exact match, %": [row.score.exact_match and 100 * row.score.exact_match for row in rows],
                "alignment error rate": [row.score.aer for row in rows],
-               "1,000 target tokens / s": [None if row.model in ALIGNERS else row.tokens_per_second / 1000 for row in rows]}
+               "1,000 target tokens / s": [None if row.model in ALIGNERS else row.tokens_per_second / 1000
+                                           for row in rows]}
     axes = plots.grid(3, columns=3, width=2.8, height=1.2 + 0.24 * len(rows), sharey=True)
     for ax, (label, values), form in zip(axes, columns.items(), ("{:.0f}", "{:.2f}", "{:.1f}")):
         bars = ax.barh([row.model for row in rows], [value or 0 for value in values], color=plots.PALETTE[0])
-        ax.bar_label(bars, ["–" if value is None else form.format(value) for value in values], fontsize=8, padding=2)
+        ax.bar_label(bars, ["–" if value is None else form.format(value) for value in values],
+                     fontsize=8, padding=2)
         ax.set_xlabel(label)
         ax.set_xlim(0, 1.18 * max([value or 0 for value in values]) or 1)
     axes[0].invert_yaxis()

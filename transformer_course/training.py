@@ -23,8 +23,9 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import gather, gather_object, reduce
 from torch import Tensor, nn
 
-from .checkpoints import (Checkpoint, Checkpoints, checkpoint_folders, mean_weights, optimizer_state,
-                                            put_optimizer_state, put_weights, random_state, set_random_state, take, weights_of)
+from .checkpoints import (
+    Checkpoint, Checkpoints, checkpoint_folders, mean_weights, optimizer_state, put_optimizer_state,
+    put_weights, random_state, set_random_state, take, weights_of)
 from .files import FolderLock
 from .pacing import Budget, Clock, Interrupts, ProgressBar
 from .protocols import BatchSource
@@ -53,19 +54,22 @@ class Settings:
     def __post_init__(self):
         self._check_device()
         allowed = {
-            "precision": (self.precision in ("auto", "highest", "medium", "bf16"), "auto, highest, medium or bf16"),
+            "precision": (self.precision in ("auto", "highest", "medium", "bf16"),
+                          "auto, highest, medium or bf16"),
             "smoothing": (0 <= self.smoothing < 1, "at least 0 and less than 1"),
             "clip": (self.clip > 0, "positive"),
             "accumulate": (self.accumulate >= 1, "at least 1"),
             "average": (self.average >= 1, "at least 1"),
             "checkpoint_seconds": (self.checkpoint_seconds >= 0, "at least 0"),
-            "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1, "None or at least 1"),
+            "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1,
+                                 "None or at least 1"),
         }
         for name, (fits, words) in allowed.items():
             if not fits:
                 raise ValueError(f"{name} must be {words}, not {getattr(self, name)!r}")
         if self.keep_best and self.average > 1:
-            raise ValueError(f"keep_best takes one epoch's weights, average={self.average} the mean of several: choose one")
+            raise ValueError(f"keep_best takes one epoch's weights, average={self.average} "
+                             "the mean of several: choose one")
 
     def _check_device(self) -> None:
         "Raise ValueError for a device that does not exist, or that this machine does not have."
@@ -112,9 +116,12 @@ def accelerator_for(settings: Settings) -> Accelerator:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         AcceleratorState._reset_state(reset_partial_state=True)
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    bf16 = settings.precision == "bf16" or (settings.precision == "auto" and settings.device in ("auto", "cuda") and able)
-    no_accelerator = settings.device == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    return Accelerator(cpu=settings.device == "cpu" or no_accelerator, mixed_precision="bf16" if bf16 else "no")
+    bf16 = settings.precision == "bf16" or (
+        settings.precision == "auto" and settings.device in ("auto", "cuda") and able)
+    no_accelerator = settings.device == "auto" and not (
+        torch.cuda.is_available() or torch.backends.mps.is_available())
+    return Accelerator(cpu=settings.device == "cpu" or no_accelerator,
+                       mixed_precision="bf16" if bf16 else "no")
 
 # %% ../nbs/06d_training.ipynb #cell-15
 Schedule = Callable[[int, float], float]            # (step from 1, part of the budget spent) -> learning rate
@@ -148,15 +155,15 @@ class _Objective(nn.Module):
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
-    def forward(self, *batch: Tensor) -> Tensor:   # (2,): the loss to learn from, and the plain one without a gradient
+    def forward(self, *batch: Tensor) -> Tensor:   # (2,): the loss to learn from; the plain one, no gradient
         if self.smoothing:
             return self.model.loss(*batch, smoothing=(self.smoothing, 0.0))
         loss = self.model.loss(*batch, smoothing=0.0)
         return torch.stack([loss, loss.detach()])
 
 # %% ../nbs/06d_training.ipynb #cell-20
-FACTS = {"step": int, "epoch": int, "position": int, "tokens": int, "seconds": (int, float), "loss_sums": list,
-         "history": list, "run": dict, "threads": int}       # what a checkpoint notes beside tensors
+FACTS = {"step": int, "epoch": int, "position": int, "tokens": int, "seconds": (int, float),
+         "loss_sums": list, "history": list, "run": dict, "threads": int}    # notes of a checkpoint
 
 
 class Trainer:
@@ -177,7 +184,7 @@ class Trainer:
     ):
         if settings.keep_best and valid is None:
             raise ValueError("keep_best needs validation batches: there are none")
-        if valid is not None and not any(map(valid.tokens, valid.in_order())):      # complain now, not after an epoch
+        if valid is not None and not any(map(valid.tokens, valid.in_order())):      # complain before training
             raise ValueError("the validation batches have no targets")
         self.batches, self.valid, self.schedule, self.settings = batches, valid, schedule, settings
         self.checkpoints = None if folder is None else Checkpoints(folder)
@@ -185,7 +192,8 @@ class Trainer:
         self.device = self.accelerator.device
         self.model = model.to(self.device)
         self.precision = "medium" if settings.precision in ("auto", "medium") else "highest"
-        self.objective, self.optimizer = self.accelerator.prepare(_Objective(model, settings.smoothing), optimizer(model))
+        self.objective, self.optimizer = self.accelerator.prepare(
+            _Objective(model, settings.smoothing), optimizer(model))
         if self.accelerator.num_processes > 1:        # another dropout in each process
             torch.manual_seed(settings.seed + 1000 * self.accelerator.process_index)
         self.clock = Clock()
@@ -194,7 +202,7 @@ class Trainer:
         self.loss_sum = self._zero_loss()           # over the tokens of this epoch that this process has read
         self.history: list[dict] = []                        # one record an epoch
         self.kept: dict[int, dict[str, Tensor]] = {}         # weights of the epochs that the result may need
-        self.set_aside: dict[str, Tensor] | None = None      # the weights to go on from, while the model holds the result
+        self.set_aside: dict[str, Tensor] | None = None      # weights to go on from; the model has the result
 
     def run(
         self,
@@ -266,7 +274,7 @@ class Trainer:
         for number, (batch, own) in enumerate(mine, start=1):
             with nullcontext() if number == len(mine) else self.accelerator.no_sync(self.objective):
                 loss, plain = self.objective(*self.batches.collate(batch, self.device))
-                self.accelerator.backward(loss * (own * world / max(tokens, 1)))         # `world`: gradients are averaged
+                self.accelerator.backward(loss * (own * world / max(tokens, 1)))   # `world`: averaged later
             self.loss_sum += plain.detach() * own
         self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
         self.optimizer.step()
@@ -280,7 +288,7 @@ class Trainer:
         self.clock.seconds = told[0, 0].item()
         return bool(told[:, 1].any())
 
-    def _of_all(self, *numbers: float) -> Tensor:   # (processes, numbers), in float64: a long run's seconds need it
+    def _of_all(self, *numbers: float) -> Tensor:   # (processes, numbers), float64 for a long run's seconds
         "These numbers of every process."
         if self.accelerator.num_processes == 1:
             return torch.tensor([numbers], dtype=torch.float64)
@@ -294,7 +302,8 @@ class Trainer:
 
     def _zero_loss(self) -> Tensor:
         "Zero, with room for the sum of an epoch."
-        return torch.zeros((), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64)
+        return torch.zeros((), device=self.device,
+                           dtype=torch.float32 if self.device.type == "mps" else torch.float64)
 
     def _check_finite(self) -> float:
         """The sum of this epoch's losses in all processes.
@@ -303,9 +312,11 @@ class Trainer:
         """
         total = reduce(self.loss_sum, "sum").item()
         if not math.isfinite(total):
-            raise FloatingPointError(f"the loss became {total} in epoch {self.epoch + 1}: a lower rate may help")
+            raise FloatingPointError(
+                f"the loss became {total} in epoch {self.epoch + 1}: a lower rate may help")
         if not torch.stack([p.detach().isfinite().all() for p in self.model.parameters()]).all():
-            raise FloatingPointError(f"a weight became infinite or not a number in epoch {self.epoch + 1}: a lower rate may help")
+            raise FloatingPointError(
+                f"a weight became infinite or not a number in epoch {self.epoch + 1}: a lower rate may help")
         return total
 
     def _end_epoch(self, epoch_steps: list[list]) -> dict[str, float]:
@@ -326,7 +337,8 @@ class Trainer:
         """
         loss = self._of_all(evaluate_loss(self.model, self.valid, self.accelerator))[0, 0].item()
         if not math.isfinite(loss):
-            raise FloatingPointError(f"the validation loss became {loss} in epoch {self.epoch + 1}: a lower rate may help")
+            raise FloatingPointError(
+                f"the validation loss became {loss} in epoch {self.epoch + 1}: a lower rate may help")
         return loss
 
     def _keep_weights(self) -> None:
@@ -382,22 +394,28 @@ class Trainer:
             return None
         tensors = {f"model.{name}": w for name, w in (self.set_aside or weights_of(self.model)).items()}
         tensors |= {f"optimizer.{name}": value for name, value in optimizer_state(self.optimizer).items()}
-        tensors |= {f"random.{rank}.{name}": state for rank, (loss, states) in enumerate(processes) for name, state in states.items()}
+        tensors |= {f"random.{rank}.{name}": state for rank, (loss, states) in enumerate(processes)
+                    for name, state in states.items()}
         facts = {"step": self.step, "epoch": self.epoch, "position": self.position, "tokens": self.tokens,
-                 "seconds": self.seconds, "loss_sums": [loss for loss, states in processes], "history": self.history,
+                 "seconds": self.seconds, "loss_sums": [loss for loss, states in processes],
+                 "history": self.history,
                  "run": self._identity(), "threads": torch.get_num_threads()}
         return self.checkpoints.write(self.step, facts, tensors, self.kept)
 
     def _identity(self) -> dict:
         "What must be the same for a run to resume; `load` names the exceptions."
         settings = asdict(self.settings)
-        fixed = {name: settings[name] for name in ("smoothing", "clip", "accumulate", "average", "keep_best", "seed")}
-        groups = [{name: group[name] for name in ("betas", "eps", "momentum", "weight_decay") if name in group}
+        fixed = {name: settings[name]
+                 for name in ("smoothing", "clip", "accumulate", "average", "keep_best", "seed")}
+        groups = [{name: group[name]
+                   for name in ("betas", "eps", "momentum", "weight_decay") if name in group}
                   | {"parameters": len(group["params"])} for group in self.optimizer.param_groups]
         kind = type(getattr(self.optimizer, "optimizer", self.optimizer)).__name__        # unwrapped
-        fixed |= {"batches": self.batches.fingerprint(), "valid": self.valid.fingerprint() if self.valid else None}
+        fixed |= {"batches": self.batches.fingerprint(),
+                  "valid": self.valid.fingerprint() if self.valid else None}
         # once through JSON, as what it is compared with: tuples become lists
-        return json.loads(json.dumps({**fixed, "optimizer": [kind, *groups], "processes": self.accelerator.num_processes}))
+        return json.loads(json.dumps({**fixed, "optimizer": [kind, *groups],
+                                      "processes": self.accelerator.num_processes}))
 
     def load(self) -> Path | None:
         """Go to where the newest complete checkpoint was written; None if there is no checkpoint.
@@ -415,14 +433,17 @@ class Trainer:
             return None
         for name, value in self._identity().items():
             if (earlier := found.facts["run"].get(name)) != value:
-                raise ValueError(f"the checkpoint {found.path} is of another run: its {name} is {earlier}, here it is {value}")
+                raise ValueError(f"the checkpoint {found.path} is of another run: "
+                                 f"its {name} is {earlier}, here it is {value}")
         if (threads := found.facts["threads"]) != torch.get_num_threads():
-            print(f"warning: this run began with {threads} threads and goes on with {torch.get_num_threads()}: "
+            print(f"warning: this run began with {threads} threads "
+                  f"and goes on with {torch.get_num_threads()}: "
                   "it will end with other bits than without the pause", file=sys.stderr)
         try:
             self._restore(found)
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as problem:
-            raise ValueError(f"the checkpoint {found.path} does not fit: {str(problem).splitlines()[0]}") from None
+            raise ValueError(
+                f"the checkpoint {found.path} does not fit: {str(problem).splitlines()[0]}") from None
         return found.path
 
     def _restore(self, found: Checkpoint) -> None:
@@ -431,8 +452,10 @@ class Trainer:
         self._check_facts(facts, facts["loss_sums"][rank])
         put_weights(self.model, take(found.tensors, "model."))
         put_optimizer_state(self.optimizer, take(found.tensors, "optimizer."))
-        self.step, self.epoch, self.position, self.tokens = (facts[name] for name in ("step", "epoch", "position", "tokens"))
-        self.clock.seconds, self.history, self.kept = facts["seconds"], facts["history"], dict(sorted(found.epochs.items()))
+        self.step, self.epoch, self.position, self.tokens = (
+            facts[name] for name in ("step", "epoch", "position", "tokens"))
+        self.clock.seconds, self.history, self.kept = (
+            facts["seconds"], facts["history"], dict(sorted(found.epochs.items())))
         self.loss_sum, self.set_aside = self._zero_loss() + facts["loss_sums"][rank], None
         set_random_state(take(found.tensors, f"random.{rank}."), self.device)
 
@@ -440,7 +463,8 @@ class Trainer:
         "Raise ValueError for numbers that no run could have written."
         counts = [facts[name] for name in ("step", "epoch", "position", "tokens", "seconds")]
         needed = ("epoch", "loss") if self.valid is None else ("epoch", "loss", "valid")
-        numbers = [record[name] for record in facts["history"] for name in (*needed, *record)] + [*counts, loss_sum]
+        numbers = [record[name]
+                   for record in facts["history"] for name in (*needed, *record)] + [*counts, loss_sum]
         if min(counts) < 0 or not all(map(math.isfinite, numbers)):
             raise ValueError("state.json holds a negative or non-finite number")
         if facts["position"] > (steps := len(self.steps_of(facts["epoch"]))):
@@ -512,7 +536,8 @@ def _held(folder: str | Path, accelerator: Accelerator, resume: bool) -> Iterato
             try:
                 held.enter_context(FolderLock(folder))
                 if not resume and checkpoint_folders(folder):
-                    raise ValueError(f"{folder} holds checkpoints of an earlier run: resume it, or choose another folder")
+                    raise ValueError(
+                        f"{folder} holds checkpoints of an earlier run: resume it, or choose another folder")
             except (ValueError, OSError) as caught:
                 problem = caught
         problem = gather_object([problem])[0]

@@ -58,7 +58,8 @@ def source_row(
     if len(row) > longest:
         raise ValueError(f"{name} has {len(row)} tokens, at most {longest} are allowed: cut it")
     if positions is not None and len(row) > positions:
-        raise ValueError(f"{name} has {len(row)} tokens, and the model has learnt {positions} positions: cut it")
+        raise ValueError(
+            f"{name} has {len(row)} tokens, and the model has learnt {positions} positions: cut it")
     return row
 
 
@@ -66,7 +67,8 @@ def source_rows(model: nn.Module, tokenizer: Tokenizer, sentences: Sequence[str]
     """The rows of several sentences. Raises ValueError, which names the first bad one by its number."""
     if isinstance(sentences, str):
         raise ValueError("translate takes a list of sentences, not one string: put it in [ ]")
-    return [source_row(model, tokenizer, sentence, f"sentence {i}") for i, sentence in enumerate(sentences, start=1)]
+    return [source_row(model, tokenizer, sentence, f"sentence {i}")
+            for i, sentence in enumerate(sentences, start=1)]
 
 # %% ../nbs/25b_translating.ipynb #cell-12
 def target_limit(
@@ -114,7 +116,8 @@ class SearchOptions:
 def _dtype(precision: str, device: torch.device) -> torch.dtype:
     "The number type of matrix products: bfloat16 if it was asked for and the device has units for it."
     units = getattr(torch.cpu, "get_capabilities", dict)()
-    able = device.type != "cpu" or any(units.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
+    able = device.type != "cpu" or any(
+        units.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
     return PRECISIONS[precision] if able else torch.float32
 
 
@@ -123,7 +126,8 @@ def decoder_for(model: nn.Module, dtype: torch.dtype = torch.float32) -> Searcha
     return fast(model, None if dtype == torch.float32 else dtype)
 
 
-def _search(model: nn.Module, src: Tensor, limits: Tensor, options: SearchOptions) -> Tensor:   # (B, S), (B,) -> (B, L)
+def _search(model: nn.Module, src: Tensor, limits: Tensor,          # (B, S), (B,) -> (B, L)
+            options: SearchOptions) -> Tensor:
     "The best translation of each row."
     if options.beam_size == 1:
         return greedy_search(model, src, limits).tokens
