@@ -1,6 +1,8 @@
 """The drawings of the lessons: what they say, whether it can be read, and that the bytes are always the same."""
 import inspect
+import io
 import itertools
+import re
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib as mpl
@@ -74,6 +76,15 @@ def test_bytes_do_not_depend_on_settings():
         assert diagrams.lstm_cell()._repr_svg_() == before and diagrams.lstm_cell()._repr_png_() == png
 
 
+@pytest.mark.filterwarnings("error")
+def test_pixels_after_svg_give_no_warning_under_the_course_style():
+    """Saving restores a figure's layout from the settings: a constrained one would warn at the next picture."""
+    with mpl.rc_context():
+        plots.use_style()
+        drawing = diagrams.lstm_cell()
+        assert drawing._repr_svg_() and drawing._repr_png_() and drawing.figure.get_layout_engine() is None
+
+
 def test_background_is_white_and_opaque(tmp_path):
     (tmp_path / "cell.png").write_bytes(diagrams.gru_cell()._repr_png_())
     pixels = mpl.image.imread(tmp_path / "cell.png")
@@ -81,6 +92,22 @@ def test_background_is_white_and_opaque(tmp_path):
     assert (pixels[[0, 0, -1, -1], [0, -1, 0, -1]] == 1).all()
     first = ElementTree.fromstring(diagrams.gru_cell()._repr_svg_()).find(f".//{SVG}path[@style]")
     assert "fill: #ffffff" in first.get("style")
+
+
+def test_shorter_svg_draws_the_same():
+    """Sizes stay as matplotlib wrote them; places move by less than a hundredth of a point."""
+    d = diagrams.beam_tree()
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path"}):
+        d.figure.savefig(file, format="svg")
+    whole, short = file.getvalue(), d._repr_svg_()
+    scales = [re.findall(r"scale\(([^)]*)\)", svg) for svg in (whole, short)]
+    assert scales[0] == scales[1] and {"0.015625", "0.095 -0.095"} <= set(scales[1])
+    paths = [[re.findall(r"-?[\d.]+", path) for path in re.findall(r' d="([^"]*)"', svg)] for svg in (whole, short)]
+    assert [len(path) for path in paths[0]] == [len(path) for path in paths[1]]
+    assert all(np.allclose(np.array(a, float), np.array(b, float), atol=0.006) for a, b in zip(*paths))
+    shifts = re.findall(r'<use [^>]*translate\((\S+) 0\)', whole)
+    assert np.allclose(np.array(shifts, float), np.array(re.findall(r'<use [^>]*x="(\S+)"', short), float), atol=0.006)
 
 
 def test_repr_has_no_address():

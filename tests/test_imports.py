@@ -140,11 +140,13 @@ print('imported', len({MODULES!r}))
 
 
 def test_the_rule_itself():
-    numbers = {"rnn": 10, "seq2seq": 11, "attention": 20}
+    numbers = {"rnn": (10, ""), "language_models": (10, "a"), "seq2seq": (11, ""), "attention": (20, "")}
     assert allowed("training", "functional", numbers) and allowed("seq2seq", "rnn", numbers)
     assert allowed("seq2seq", "training", numbers) and allowed("translation", "rnn", numbers)
     assert not allowed("training", "rnn", numbers), "a tool knows no model"
     assert not allowed("rnn", "seq2seq", numbers), "a lesson knows no later one"
+    assert allowed("language_models", "rnn", numbers) and allowed("seq2seq", "language_models", numbers)
+    assert not allowed("rnn", "language_models", numbers), "10a comes after 10"
     assert not allowed("rnn", "translation", numbers), "nothing below knows the top"
     assert not allowed("search", "cli", numbers)
     source = "from transformer_course import text\nfrom .rnn import GRU\ndef f():\n    import transformer_course.cli"

@@ -73,7 +73,7 @@ def additive_step(
     arrow(d, context, new.left.by(-3, 0), "source", via=((565, 440), (565, 340)), width=2)
     arrow(d, box(d, 745, 240, previous, "target"), (705, 320), "target", via=((745, 285), (705, 285)))
     arrow(d, new, box(d, 660, 440, word, "target"), "target")
-    notes(d, 660, {475: "next word", 110: "the query: it asks\nevery annotation"}, align="center")
+    notes(d, 660, {475: "next word", 106: "the query: it asks\nevery annotation"}, align="center")
     label(d, 745, 212, "word before")
     return d
 

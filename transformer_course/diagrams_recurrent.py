@@ -12,7 +12,7 @@ from .drawings import (Drawing, Part, arrow, box, bracket, cells, dot, frame, la
 # %% ../nbs/03c_diagrams_recurrent.ipynb #cell-7
 def unrolled_rnn(
     words=("the", "door", "opens"),     # what the network reads
-    outputs=None,                       # one text for each word, such as a guess at the next; default: none
+    outputs=None,                       # one text for each word, or None; default: none at all
 ) -> Drawing:
     """A recurrent network as a loop, and unrolled: the same cell once for each word, with states between."""
     top = 60 if outputs else 0
@@ -35,7 +35,7 @@ def unrolled_rnn(
         state = cells(d, (x + xs[t + 1]) / 2 if t + 1 < len(xs) else 774, 145, vector(t))
         arrow(d, copy, state, "state")
         label(d, min(state.x, 772), 192, f"state {t + 1}")
-        if outputs:
+        if outputs and outputs[t]:
             arrow(d, copy, box(d, x, 265, outputs[t], "target"), "target")
     bracket(d, xs[0] - 32, xs[-1] + 32, 34, "time: one word after another")
     return d

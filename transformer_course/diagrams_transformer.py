@@ -109,8 +109,8 @@ def transformer(
 ) -> Drawing:
     """The whole Transformer: the encoder reads once; the decoder writes a word, which comes back in."""
     d = Drawing(800, 610, "The Transformer, with the loop from the next word back to the words so far")
-    frame(d, 150, 260, 270, 180, f"{layers} encoder layers", "source")
-    frame(d, 480, 290, 270, 240, f"{layers} decoder layers", "target")
+    frame(d, 150, 260, 270, 180, f"{layers} layers", "source")
+    frame(d, 480, 290, 270, 240, f"{layers} layers", "target")
     add, so_far = "\n+ residual, norm", " ".join((start, *target))
     left = ((40, " ".join(source), "source", "words (B, S)"),
             (110, "embedding + position", "source", "(B, S, D)"),
@@ -130,8 +130,8 @@ def transformer(
     loop = ((650, decoder[-1].y), (650, decoder[0].y))
     arrow(d, decoder[-1].right, decoder[0].right.by(3, 0), "target", via=loop, dashed=True, width=2)
     label(d, 660, 285, "the next word\njoins the words\nso far, and the\ndecoder runs again", align="left")
-    label(d, 150, 590, "runs once for a sentence", bold=True)
-    label(d, 480, 590, "runs once for each word", bold=True)
+    label(d, 150, 590, "encoder: runs once for a sentence", bold=True)
+    label(d, 480, 590, "decoder: runs once for each word", bold=True)
     return d
 
 

@@ -114,7 +114,8 @@ class Drawing:
     def _repr_svg_(self) -> str:
         """The drawing as SVG, the same bytes each time: coordinates are rounded, and no date is stored."""
         file, undated = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path", "savefig.bbox": None}):
+        plain = {"savefig.bbox": None, "figure.constrained_layout.use": False}     # whatever `use_style` has set
+        with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path", **plain}):
             self.figure.savefig(file, format="svg", facecolor="white", metadata=undated)
         words = " | ".join(text.replace("\n", " ") for text in self.words)
         about = f"<title>{_escaped(self.title)}</title>\n<desc>{_escaped(words)}</desc>"
@@ -131,10 +132,14 @@ class Drawing:
 
 def _shorter(svg: str) -> str:
     "An SVG of matplotlib in half the bytes, and without digits that differ from machine to machine."
-    svg = re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), svg)
+    svg = re.sub(r"scale\([^)]*\)|-?\d+\.\d{3,}", lambda m: m[0] if m[0][0] == "s" else _rounded(m[0]), svg)
     svg = re.sub(r' d="[^"]*"', lambda m: " d" + re.sub(r"\s*([A-Za-z])\s*", r"\1", m[0][2:]), svg)
     svg = re.sub(r'(<use [^>]*) transform="translate\((\S+) 0\)"', r'\1 x="\2"', svg)
     return re.sub(r"\n\s+", "\n", svg[svg.index("<svg"):].replace(FONT.replace(" ", ""), "D"))
+
+
+def _rounded(number: str) -> str:
+    return f"{float(number):.2f}".rstrip("0").rstrip(".")
 
 
 def _escaped(text: str) -> str:
@@ -257,12 +262,12 @@ def arrow(
     points = [_border(stops[0], stops[1], 2), *via, _border(stops[-1], stops[-2], 3)]
     d.lines.append(points)
     shape = "-|>,head_length=4,head_width=2.2" if head else "-"
-    d.ax.add_patch(FancyArrowPatch(path=_rounded(points), arrowstyle=shape, linewidth=width, shrinkA=0,
+    d.ax.add_patch(FancyArrowPatch(path=_round_corners(points), arrowstyle=shape, linewidth=width, shrinkA=0,
                                    shrinkB=0, color=line_colour(role), linestyle=DASHES if dashed else "-",
                                    joinstyle="miter", capstyle="butt", zorder=5 if head else 3))
 
 
-def _rounded(points: list[tuple[float, float]], radius: float = 8.0) -> Curve:
+def _round_corners(points: list[tuple[float, float]], radius: float = 8.0) -> Curve:
     "A path through the points, with round corners."
     points = [np.array(p, dtype=float) for p in points]
     path, codes = [points[0]], [Curve.MOVETO]

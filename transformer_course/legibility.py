@@ -8,6 +8,7 @@ __all__ = ['problems']
 # %% ../nbs/03f_legibility.ipynb #cell-4
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.textpath import TextPath
 
 from .drawings import SMALLEST, Drawing, Part
 
@@ -16,7 +17,7 @@ def problems(d: Drawing) -> list[str]:
     """What makes a drawing hard to read, a line each: text off the sheet, too small or covered."""
     renderer = FigureCanvasAgg(d.figure).get_renderer()
     page = Part(d.width / 2, d.height / 2, d.width, d.height)
-    places = [_extent(text.get_window_extent(renderer)) for text, _ in d.texts]
+    places = [_extent(text, renderer) for text, _ in d.texts]
     found = []
     for i, ((text, inside), here) in enumerate(zip(d.texts, places)):
         said = [f"has {text.get_size():g} points"] * (text.get_size() < SMALLEST)
@@ -30,9 +31,13 @@ def problems(d: Drawing) -> list[str]:
     return found
 
 
-def _extent(bbox) -> Part:
-    "The place of a line of text; letters seldom fill its whole height."
-    return Part((bbox.x0 + bbox.x1) / 2, (bbox.y0 + bbox.y1) / 2, bbox.width, bbox.height * 0.8)
+def _extent(text, renderer) -> Part:
+    "The place of a line of text, in pixels or as a vector, whichever is wider; few letters fill its height."
+    bbox, font = text.get_window_extent(renderer), text.get_fontproperties()
+    vector = TextPath((0, 0), text.get_text(), size=text.get_size(), prop=font).get_extents().x1 * 96 / 72
+    w = max(bbox.width, vector)
+    x = {"left": bbox.x0 + w / 2, "center": (bbox.x0 + bbox.x1) / 2, "right": bbox.x1 - w / 2}[text.get_ha()]
+    return Part(x, (bbox.y0 + bbox.y1) / 2, w, bbox.height * 0.8)
 
 
 def _meet(a: Part, b: Part) -> bool:
