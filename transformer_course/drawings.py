@@ -155,7 +155,7 @@ def text_width(text: str, size: float = 10.0) -> float:
 
 
 def spread(widths, left: float, right: float) -> list[float]:
-    """The centres of parts that stand side by side with equal gaps. Raises ValueError if they do not fit."""
+    """The centres of parts in a row, with equal gaps. Raises ValueError if they do not fit."""
     gap = (right - left - sum(widths)) / max(len(widths) - 1, 1)
     if gap < 0:
         raise ValueError(f"{len(widths)} parts need {sum(widths):.0f} pixels of {right - left:.0f}: "
