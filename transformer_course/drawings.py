@@ -58,7 +58,7 @@ def line_colour(role: str) -> np.ndarray:
     pure = tint(role, 5.0)
     return pure * 0.7 if role == "value" else pure
 
-# %% ../nbs/03a_drawings.ipynb #cell-8
+# %% ../nbs/03a_drawings.ipynb #959d3797
 @dataclass(frozen=True)
 class Part:
     """A place on the sheet: the centre and the size of something drawn; a point has no size."""
@@ -114,7 +114,7 @@ class Drawing:
     def _repr_svg_(self) -> str:
         """The drawing as SVG, the same bytes each time: coordinates are rounded, and no date is stored."""
         file, undated = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        plain = {"savefig.bbox": None, "figure.constrained_layout.use": False}     # whatever `use_style` has set
+        plain = {"savefig.bbox": None, "figure.constrained_layout.use": False}     # whatever was set before
         with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path", **plain}):
             self.figure.savefig(file, format="svg", facecolor="white", metadata=undated)
         words = " | ".join(text.replace("\n", " ") for text in self.words)
