@@ -58,7 +58,7 @@ def line_colour(role: str) -> np.ndarray:
     pure = tint(role, 5.0)
     return pure * 0.7 if role == "value" else pure
 
-# %% ../nbs/03a_drawings.ipynb #959d3797
+# %% ../nbs/03a_drawings.ipynb #cell-8
 @dataclass(frozen=True)
 class Part:
     """A place on the sheet: the centre and the size of something drawn; a point has no size."""
