@@ -21,20 +21,21 @@ from timing import grown, interleaved, precisions, record, show, summary
 from torch.testing import assert_close
 from training_step import batches, stepper
 
-from transformer_course.translation import PRESETS
+from transformer_course.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOW, BEFORE = "this commit", "earlier commit"
 
 
 def earlier(commit: str, folder: str):
-    """The `translation` module of an earlier commit, imported as `earlier_course`."""
+    """The module of an earlier commit that has `build`, imported from `earlier_course`."""
     packed = subprocess.run(["git", "archive", commit, "transformer_course"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as files:
         files.extractall(folder, filter="data")
     (Path(folder) / "transformer_course").rename(Path(folder) / "earlier_course")
     sys.path.append(folder)
-    return importlib.import_module("earlier_course.translation")
+    split = (Path(folder) / "earlier_course" / "presets.py").is_file()     # `build` once was in `translation`
+    return importlib.import_module("earlier_course.presets" if split else "earlier_course.translation")
 
 
 def built(builders: dict, model: str, preset: str, device: torch.device) -> dict[str, torch.nn.Module]:
@@ -71,7 +72,7 @@ def main() -> None:
     device, preset, figures = torch.device(given.device), PRESETS[given.preset], {}
     data = batches(preset.vocabulary, preset.batch_tokens, 3, device)
     with tempfile.TemporaryDirectory() as folder:
-        builders = {BEFORE: earlier(given.commit, folder).build, NOW: importlib.import_module("transformer_course.translation").build}
+        builders = {BEFORE: earlier(given.commit, folder).build, NOW: importlib.import_module("transformer_course.presets").build}
         if given.memory_of:
             name, model, precision = given.memory_of
             step = stepper(built({name: builders[name]}, model, given.preset, device)[name], data, precision)

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from transformer_course.attention import MultiHeadAttention
 from transformer_course.corpora import load
+from transformer_course.distances import ALiBi, InAttention, Relative, Rotary
 from transformer_course.functional import causal_mask
-from transformer_course.positions import ALiBi, InAttention, Learned, Relative, Rotary, Sinusoidal
+from transformer_course.positions import Learned, Sinusoidal
 
 SCHEMES = ("none", "sinusoidal", "learned", "relative", "rotary", "alibi", "integers", "normalised", "binary")
 D, HEADS, LAYERS, TRAINED, TESTED, BLOCK, CHUNKS = 48, 4, 2, 32, 128, 16, 60

@@ -3,7 +3,7 @@
     python experiments/rates.py --jobs 2
 
 The translators learn micro-Hindi at the micro preset, in half of the scoreboard's 2,000 steps. The language
-models are those of lesson 10, with its text and its 150 steps. No test set is read. One seed unless more are
+models are those of lesson 10a, with its text and its 150 steps. No test set is read. One seed unless more are
 asked for, so a small difference between two rates says nothing. Writes results/rates.json after each run, and
 goes on where an earlier call stopped; `--show` prints the table of what is recorded.
 """
@@ -18,9 +18,9 @@ from records import RESULTS, facts, shared, write
 
 from transformer_course.batching import PairBatches
 from transformer_course.corpora import load
+from transformer_course.language_models import RNNLanguageModel
 from transformer_course.presets import PRESETS, build
 from transformer_course.recipe import linear_decay
-from transformer_course.rnn import RNNLanguageModel
 from transformer_course.runs import Job, settings_for, tokenizer_for
 from transformer_course.text import BOS, EOS, Tokenizer
 from transformer_course.training import Settings, evaluate_loss, fit
@@ -28,7 +28,7 @@ from transformer_course.translating import encode_pairs
 from transformer_course.translation import Translator
 
 MICRO = PRESETS["micro"]
-READERS = {"reader-rnn": ("rnn", 0.005), "reader-gru": ("gru", 0.01)}     # lesson 10: cell, rate there
+READERS = {"reader-rnn": ("rnn", 0.005), "reader-gru": ("gru", 0.01)}     # lesson 10a: cell, rate there
 TRANSLATORS = ("seq2seq-rnn", "seq2seq", "additive", "additive-uniform", "additive-last", "luong-general",
                "transformer", "transformer-post")
 USED = {name: rate for name, (_, rate) in READERS.items()} | {name: MICRO.of(name)[1] for name in TRANSLATORS}
@@ -38,7 +38,7 @@ corpus = cache(load)
 
 
 def read(name: str, rate: float, seed: int) -> dict:
-    """Train a language model as lesson 10 does; its loss on valid."""
+    """Train a language model as lesson 10a does; its loss on valid."""
     text = corpus("micro-text")
     tokenizer = Tokenizer.train([document.text for document in text["train"]], kind="words", size=500)
     learn, valid = (PairBatches([([EOS], [BOS, *tokenizer.encode(d.text), EOS]) for d in text[split]], 2048)

@@ -14,8 +14,8 @@ import torch
 from records import facts, write
 from torch.nn import functional as F
 
+from transformer_course.classifier import SentenceClassifier
 from transformer_course.corpora import load
-from transformer_course.rnn import SentenceClassifier
 from transformer_course.text import PAD, Tokenizer, pad
 
 DECAYS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)

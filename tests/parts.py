@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transformer_course.attention import attention
+from transformer_course.distances import InAttention
 from transformer_course.functional import causal_mask
-from transformer_course.positions import InAttention, sinusoids
+from transformer_course.positions import sinusoids
 from transformer_course.transformer import Embedding, Encoder, Output, State
 
 

@@ -113,9 +113,9 @@ NAMES = {
     "transformer": "Transformer, sines, pre-norm (23)",
     "transformer-post": "Transformer, post-norm (22)",
     "transformer-learned": "Transformer, learned positions (21)",
-    "transformer-relative": "Transformer, relative positions (21)",
-    "transformer-rotary": "Transformer, rotary positions (21)",
-    "transformer-alibi": "Transformer, ALiBi (21)",
+    "transformer-relative": "Transformer, relative positions (21a)",
+    "transformer-rotary": "Transformer, rotary positions (21a)",
+    "transformer-alibi": "Transformer, ALiBi (21a)",
     "transformer-none": "Transformer, no positions (21)",
 }
 LANGUAGES = {"en": "English", "de": "German", "fr": "French", "cs": "Czech"}

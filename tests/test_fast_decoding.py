@@ -12,8 +12,9 @@ from torch.testing import assert_close
 from transformer_course import fast_decoding
 from transformer_course.attention import MultiHeadAttention
 from transformer_course.blocks import FeedForward, Residual
+from transformer_course.distances import POSITIONS
 from transformer_course.fast_decoding import LEAST_SOURCE, ROOM, FastDecoder, PackedLinear, fast, on_each_core
-from transformer_course.positions import POSITIONS, Learned
+from transformer_course.positions import Learned
 from transformer_course.protocols import DecodingState, Searchable
 from transformer_course.search import beam_search, greedy_search, sample
 from transformer_course.transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer

@@ -17,6 +17,9 @@ TOOLS = {
     "course",
     "diagnosis",
     "diagrams",
+    "diagrams_attention",
+    "diagrams_recurrent",
+    "diagrams_transformer",
     "drawings",
     "exercise_notebooks",
     "files",
@@ -26,6 +29,7 @@ TOOLS = {
     "hindi_lexicon",
     "hindi_parts",
     "hindi_templates",
+    "legibility",
     "micro_hindi",
     "micro_reviews",
     "pacing",
@@ -56,7 +60,8 @@ TOP = {
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")
 MODULES = sorted(p.stem for p in notebooks.LIB.glob("*.py") if not p.stem.startswith("_"))
-NUMBERS = {m[2]: int(m[1]) for p in notebooks.NBS.glob("*.ipynb") if (m := re.match(r"(\d+)[a-z]?_(\w+)$", p.stem))}
+NUMBERS = {m[3]: (int(m[1]), m[2])                         # 21a comes after 21
+           for p in notebooks.NBS.glob("*.ipynb") if (m := re.match(r"(\d+)([a-z]?)_(\w+)$", p.stem))}
 
 
 def imported(source, package=PACKAGE):
@@ -135,11 +140,13 @@ print('imported', len({MODULES!r}))
 
 
 def test_the_rule_itself():
-    numbers = {"rnn": 10, "seq2seq": 11, "attention": 20}
+    numbers = {"rnn": (10, ""), "language_models": (10, "a"), "seq2seq": (11, ""), "attention": (20, "")}
     assert allowed("training", "functional", numbers) and allowed("seq2seq", "rnn", numbers)
     assert allowed("seq2seq", "training", numbers) and allowed("translation", "rnn", numbers)
     assert not allowed("training", "rnn", numbers), "a tool knows no model"
     assert not allowed("rnn", "seq2seq", numbers), "a lesson knows no later one"
+    assert allowed("language_models", "rnn", numbers) and allowed("seq2seq", "language_models", numbers)
+    assert not allowed("rnn", "language_models", numbers), "10a comes after 10"
     assert not allowed("rnn", "translation", numbers), "nothing below knows the top"
     assert not allowed("search", "cli", numbers)
     source = "from transformer_course import text\nfrom .rnn import GRU\ndef f():\n    import transformer_course.cli"

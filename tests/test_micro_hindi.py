@@ -350,6 +350,19 @@ def test_the_baseline_would_notice_lures_that_give_the_meaning_away():
         assert hits(known, new, features, sense, noun_of) / len(new) > 0.95
 
 
+def test_distances_end_even_where_train_has_used_up_a_meaning():
+    rng, taken = Random(3), set()
+    places = [f"the bat near the {place} {verb}" for place in WILD + BUILT for verb in ("broke", "slept", "flew")]
+    taken.update(places[:-6])
+    found = micro_hindi.distances(rng, 24, micro_hindi.fits, taken)
+    count = Counter((s.tags["kind"], s.tags["distance"]) for s in found)
+    assert count == {(kind, d): 24 for kind in ("subject", "ambiguous") for d in range(21)}
+    at_three = Counter(s.tags["sense"] for s in found[504:] if s.tags["distance"] == 3)
+    assert at_three["ballaa"] == at_three["chamgaadar"] < 3 and sum(at_three.values()) == 24
+    with pytest.raises(RuntimeError, match="not 8 sentences of kind 'subject' for each distance"):
+        micro_hindi.distances(rng, 8, lambda s: False, set())
+
+
 def test_no_other_challenge_is_given_away_by_its_other_words(splits):
     """Roles, the gender of a distant subject, the form in composition, what *it* refers to."""
     for one, two in zip(splits["roles"][::2], splits["roles"][1::2]):

@@ -19,8 +19,9 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, Mar
 from transformer_course import protocols
 from transformer_course.attention import Dense, MultiHeadAttention
 from transformer_course.blocks import FeedForward, Residual
+from transformer_course.distances import POSITIONS, ALiBi, InAttention, Relative
 from transformer_course.functional import causal_mask, padding_mask
-from transformer_course.positions import POSITIONS, ALiBi, InAttention, Learned, Relative, Sinusoidal, sinusoids
+from transformer_course.positions import Learned, Sinusoidal, sinusoids
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.transformer import Decoder, Embedding, Encoder, EncoderLayer, Output, Parts, State, Transformer
 

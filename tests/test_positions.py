@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from transformer_course.positions import ALiBi, InAttention, Learned, Relative, Rotary, Sinusoidal, alibi, alibi_slopes, make_positions, sinusoids
+from transformer_course.distances import ALiBi, InAttention, Relative, Rotary, alibi, alibi_slopes, make_positions
+from transformer_course.positions import Learned, Sinusoidal, sinusoids
 
 few = settings(max_examples=30, deadline=None)
 

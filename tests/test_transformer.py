@@ -11,9 +11,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course.attention import MultiHeadAttention, attention
+from transformer_course.distances import POSITIONS
 from transformer_course.exact_search import astar_search
 from transformer_course.functional import Dropout, causal_mask, dropout, padding_mask, projected_loss, smoothed_cross_entropy
-from transformer_course.positions import POSITIONS, Learned, Sinusoidal, sinusoids
+from transformer_course.positions import Learned, Sinusoidal, sinusoids
 from transformer_course.presets import MODELS, PRESETS
 from transformer_course.recipe import inverse_sqrt, linear_decay, noam
 from transformer_course.search import beam_search, greedy_search

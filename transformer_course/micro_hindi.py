@@ -192,23 +192,29 @@ def either_gender(s: Sentence) -> bool:
     return other[0] not in HELD_OUT and c.verb != "fly"           # of all subjects only birds fly
 
 def distances(rng: Random, n: int, accept, taken: set) -> list[Sentence]:
-    """n sentences for each kind and each distance from 0 to 20; each meaning comes equally often."""
+    """n sentences for each kind and each distance from 0 to 20; each meaning equally often, if it can be."""
     found, meanings = [], sum(map(len, AMBIGUOUS.values()))
     if n % meanings:
         raise ValueError(f"n must be a multiple of {meanings}, the number of meanings, got {n}")
     makers = {"subject": (n, lambda d: (separated(rng, d, visible=True),), either_gender),
               "ambiguous": (n // meanings, lambda d: ambiguous(rng, d), lured)}
     for kind, (most, make, fair) in makers.items():
-        shelves = [[] for d in range(21)]
+        shelves, tries = [[] for d in range(21)], 0
         meaning = lambda s: s.tags.get("sense")
-        room = lambda s: [meaning(t) for t in shelves[s.tags["distance"]]].count(meaning(s)) < most
+        shelf_of = lambda s: shelves[s.tags["distance"]]
+        room = lambda s: len(shelf_of(s)) < n and [meaning(t) for t in shelf_of(s)].count(meaning(s)) < most
         while any(len(shelf) < n for shelf in shelves):
+            tries += 1
+            if tries == 200 * n:
+                most = n                       # train has used up one meaning: the others may fill in
+            if tries > 1000 * n:
+                full = [*map(len, shelves)]
+                raise RuntimeError(f"not {n} sentences of kind {kind!r} for each distance: {full}")
             readings = make(min(range(21), key=lambda d: len(shelves[d])))
             if all(s and s.english not in taken and accept(s) and fair(s) and room(s) for s in readings):
                 taken.update(s.english for s in readings)
                 tags = {"kind": kind} | ({"pair": sum(map(len, shelves)) // 2} if len(readings) == 2 else {})
-                shelf = shelves[readings[0].tags["distance"]]
-                shelf += [replace(s, tags={**s.tags, **tags}) for s in readings]
+                shelf_of(readings[0]).extend(replace(s, tags={**s.tags, **tags}) for s in readings)
         found += [s for shelf in shelves for s in shelf]
     return found
 

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .functional import Dropout, padding_mask, projected_loss
-from .rnn import Recurrent, State
+from .language_models import State
+from .rnn import Recurrent
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/11_seq2seq.ipynb #cell-12
+# %% ../nbs/11_seq2seq.ipynb #cell-13
 def embedding_table(words: int, d_model: int) -> nn.Embedding:
-    """Vectors small enough to serve as output weights; multiplied by sqrt(D) they have variance 1 as inputs."""
+    """Vectors small enough to be output weights; multiplied by sqrt(D) they have variance 1 as inputs."""
     for name, value in (("words", words), ("d_model", d_model)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"embedding_table: {name} must be a positive whole number, not {value!r}")
@@ -26,7 +27,7 @@ def embedding_table(words: int, d_model: int) -> nn.Embedding:
     nn.init.normal_(table.weight, std=d_model**-0.5)
     return table
 
-# %% ../nbs/11_seq2seq.ipynb #cell-13
+# %% ../nbs/11_seq2seq.ipynb #cell-14
 class Seq2Seq(nn.Module):
     """Encoder and decoder joined by one vector of fixed size [Sutskever et al. 2014].
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from .attention import KEY_VALUE, QUERY, MultiHeadAttention
 from .blocks import FeedForward, Residual
+from .distances import InAttention, make_positions
 from .functional import Dropout, causal_mask, padding_mask, projected_loss
-from .positions import InAttention, make_positions
 from .protocols import Cache
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD

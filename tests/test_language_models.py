@@ -1,4 +1,4 @@
-"""The n-gram model, the recurrent language model and the sentence classifier: properties, faults, the meta device."""
+"""The n-gram model and the recurrent language model: properties, wrong arguments, the meta device."""
 import itertools
 import math
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.rnn import CELLS, NGramModel, RNNLanguageModel, SentenceClassifier
+from transformer_course.language_models import NGramModel, RNNLanguageModel
+from transformer_course.rnn import CELLS
 from transformer_course.text import BOS, EOS, PAD, UNK, pad
 
 META, V = torch.device("meta"), 11
@@ -130,48 +131,18 @@ def test_smoothing_takes_the_mean_over_real_words():
     assert not torch.isclose(model.loss(tgt, tgt, smoothing=0.3), model.loss(tgt, tgt), atol=1e-4)
 
 
-# the sentence classifier
-
-@given(kinds, st.booleans(), st.sampled_from(["last", "mean"]), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 4))
-def test_a_verdict_does_not_hear_padding(cell, bidirectional, pooling, lengths, extra):
-    model = SentenceClassifier(V, 3, 5, 7, cell, bidirectional, pooling).eval()
-    rows = [torch.randint(3, V, (n,)) for n in lengths]
-    together = model(F.pad(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), (0, extra), value=PAD))
-    assert_close(together, torch.cat([model(row[None]) for row in rows]))
-
-
-def test_the_last_notes_are_those_of_both_ends():
-    model = SentenceClassifier(V, 2, 5, 7, bidirectional=True).eval()
-    tokens = torch.tensor([[4, 5, 6, 7]])
-    outputs, final = model.layers(model.embedding(tokens))
-    ends = torch.cat((outputs[:, -1, :7], outputs[:, 0, 7:]), dim=-1)
-    assert_close(model(tokens), model.output(ends))
-
-
-def test_word_vectors_begin_nearly_silent():
-    assert 0.08 < SentenceClassifier(500, d_model=20).embedding.weight.std() < 0.12
-
-
-def test_padding_alone_has_a_verdict_too():
-    for pooling in ("last", "mean"):
-        assert SentenceClassifier(V, pooling=pooling)(torch.full((2, 3), PAD)).isfinite().all()
-
-
-# the meta device, and faults
+# the meta device, and wrong arguments
 
 @pytest.mark.parametrize("cell", sorted(CELLS))
 def test_shapes_alone_are_enough(cell):
     with META:
         reader = RNNLanguageModel(V, 5, 7, 2, cell)
-        judge = SentenceClassifier(V, 3, 5, 7, cell, True, "mean")
         tgt, rows = torch.zeros(2, 6, dtype=torch.long), torch.zeros(3, dtype=torch.long)
     assert reader(tgt, tgt[:, :-1]).shape == (2, 5, V)
     reader.loss(tgt, tgt).backward()
     reader.eval()
     logits, state = reader.step(reader.start(tgt).select(rows), rows)
     assert logits.shape == (3, V) and logits.device == META and state.hidden[0][0].device == META
-    assert judge(tgt).shape == (2, 3)
-    judge.loss(tgt, rows[:2]).backward()
 
 
 @pytest.mark.parametrize("make, words", [
@@ -180,10 +151,9 @@ def test_shapes_alone_are_enough(cell):
     (lambda: NGramModel(2).fit([[BOS, 4, EOS]], [[BOS, 9, EOS]], 9), "id 9 .* words=9"),
     (lambda: NGramModel(2).probabilities([BOS]), "call fit first"), (lambda: NGramModel(2).perplexity([[BOS, EOS]]), "call fit first"),
     (lambda: RNNLanguageModel(0), "words .* not 0"), (lambda: RNNLanguageModel(V, cell="elman"), "elman"),
-    (lambda: RNNLanguageModel(V, d_hidden=0), "d_hidden"), (lambda: SentenceClassifier(0), "words .* not 0"),
-    (lambda: SentenceClassifier(V, classes=0), "classes .* not 0"), (lambda: SentenceClassifier(V, pooling="max"), '"last" or "mean", not \'max\''),
+    (lambda: RNNLanguageModel(V, d_hidden=0), "d_hidden"),
 ])
-def test_faults_are_named_in_one_line(make, words):
+def test_wrong_arguments_are_named_in_one_line(make, words):
     with pytest.raises(ValueError, match=words) as error:
         make()
     assert "\n" not in str(error.value)
