@@ -5,8 +5,8 @@
     python tests/prose.py --table       words, code, pictures and minutes of each lesson's core path
 
 It reads the text cells of lessons and exercises, the docstrings, raised messages and plot titles in their
-code, the hints and messages of exercises, README.md, CONTRIBUTING.md and the pages in docs. Code, formulas and the
-targets of links are masked: a mask is as long as what it covers, so positions stay what they were.
+code, the hints and messages of exercises, README.md, CONTRIBUTING.md and the pages in docs. Code, formulas
+and the targets of links are masked: a mask is as long as what it covers, so positions stay what they were.
 """
 import ast
 import json
@@ -113,12 +113,13 @@ def blocks(text: str) -> Iterator[tuple[int, int]]:
 
 # From blocks to sentences
 
-NEVER = {"e.g", "i.e", "cf", "vs", "dr", "mr", "mrs", "ms", "prof", "resp", "approx", "st"}   # end no sentence
+NEVER = {"e.g", "i.e", "cf", "vs", "dr", "mr", "mrs", "ms", "prof", "resp", "approx", "st"}
 NUMBERED = {"eq", "eqs", "fig", "figs", "no", "nr", "p", "pp", "sec", "ch", "vol"}    # nor before a number
 SOMETIMES = {"etc", "al", "a.m", "p.m", "inc", "jr"}                       # these do if a capital follows
 STARTERS = set("""a after all also an and any as at because before but by each every for from here how if in
     it its many most neither no none not now of on once one only or our so some such take that the their then
-    there these they this those to two we what when where which while who why with without you your""".split())
+    there these they this those to two we what when where which while who why with without you
+    your""".split())
 END = re.compile(r"(?P<mark>[.!?…]+|:)[\0\"'”’»)\]]*\s+(?=[\0\"'“‘«(\[>\s]*(?P<next>[^\0\"'“‘«(\[>\s]+))")
 
 

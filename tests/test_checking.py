@@ -105,7 +105,7 @@ def test_a_folder_of_odd_files_is_checked_all_the_same(tmp_path):
     (exercises / "random.py").write_text("raise SystemExit", encoding="utf-8")
     found = {r.exercise: r for r in course.check_folder(tmp_path / "here")}
     assert found["clock_codes"].reason == "its notebook is not there" and found["scaled_attention"].status == "not attempted"
-    assert found["scaled_attention"].reason.startswith("write your code")
+    assert found["scaled_attention"].reason.startswith("replace the prompt")
 
 
 def test_a_first_start_that_was_stopped_can_be_started_again(tmp_path, monkeypatch):

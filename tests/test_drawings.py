@@ -15,7 +15,7 @@ from transformer_course.legibility import problems
 
 SVG = "{http://www.w3.org/2000/svg}"
 OTHER = {       # arguments that differ from the defaults, and words that must then be seen
-    "unrolled_rnn": ({"words": ("I", "see", "a", "dog"), "outputs": ("see", "a", "dog", "EOS")}, "I see a dog EOS"),
+    "unrolled_rnn": ({"words": ("I", "see", "a", "dog"), "outputs": (None, "a", "dog", "EOS")}, "I see a dog EOS"),
     "lstm_cell": ({}, "forget input output proposal carry"),
     "gru_cell": ({"reset": "before"}, "reset update proposal before"),
     "gradient_flow": ({"kept": 0.5, "carried": 0.9, "steps": 4}, "100% 50% 25% 12% 90% 81% 73%"),

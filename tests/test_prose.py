@@ -64,8 +64,8 @@ two lines
 | a cell | [a link](https://x.y/a_(b)) · and ![a picture](p.png) |
 After it"""
     assert split(text) == ["A title", "A paragraph of two lines", "an item that goes on", "another",
-                           "a number", "quoted > twice", "head", "and more", "a cell", "a link", "and", "a picture",
-                           "After it"]
+                           "a number", "quoted > twice", "head", "and more", "a cell", "a link", "and",
+                           "a picture", "After it"]
 
 
 def test_code_formulas_comments_and_targets_are_no_prose():

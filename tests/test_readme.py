@@ -7,10 +7,12 @@ from pathlib import Path
 import click
 import notebooks
 import pytest
+import readme_tables
 import results_page
 from test_imports import MODULES
 
-PAGES = [notebooks.ROOT / "README.md", notebooks.ROOT / "CONTRIBUTING.md", *sorted((notebooks.ROOT / "docs").glob("*.md"))]
+PAGES = [notebooks.ROOT / "README.md", notebooks.ROOT / "CONTRIBUTING.md",
+         *sorted((notebooks.ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text(encoding="utf-8")
 
 
@@ -28,7 +30,7 @@ def lines(path, start):
 def test_readme_fits_on_a_screen():
     assert len(README.splitlines()) <= 90
     assert README.count("![") == 1
-    assert len(lines(PAGES[0], ("pip", "transformer-course"))) == 5, "three commands of a learner, two of an engineer"
+    assert len(lines(PAGES[0], ("pip", "transformer-course"))) == 5, "three of a learner, two of an engineer"
 
 
 def test_page_and_tables_are_what_the_records_give():
@@ -36,7 +38,7 @@ def test_page_and_tables_are_what_the_records_give():
 
 
 def test_headlines_are_few():
-    assert 5 <= len(results_page.headlines().splitlines()) - 2 <= 8
+    assert 5 <= len(readme_tables.headlines().splitlines()) - 2 <= 8
 
 
 def test_no_figure_of_a_record_is_written_by_hand():
@@ -52,7 +54,7 @@ def test_links_lead_somewhere(path):
     targets = re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8"))
     missing = [t for t in targets if "://" not in t and not (path.parent / t.partition("#")[0]).exists()]
     assert missing == []
-    assert not [t for t in targets if re.search(r"pypi|pythonhosted|download\.pytorch|conda", t)], "no hosts of registries"
+    assert not [t for t in targets if re.search(r"pypi|pythonhosted|download\.pytorch|conda", t)], "a registry"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -70,7 +72,8 @@ def test_make_has_the_targets(path):
 def test_the_command_knows_its_words(path):
     from transformer_course.cli import app
     from typer.main import get_command
-    calls = lines(path, "transformer-course ") + re.findall(r"`(transformer-course [a-z][^`]*)`", path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    calls = lines(path, "transformer-course ") + re.findall(r"`(transformer-course [a-z][^`]*)`", text)
     for call in calls:
         command, words = get_command(app), re.findall(r'"[^"]*"|\S+', call)[1:]
         while isinstance(command, click.Group) or hasattr(command, "commands"):
@@ -79,13 +82,16 @@ def test_the_command_knows_its_words(path):
         command.make_context(command.name, words)
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python") and path.name != "CONTRIBUTING.md"],
-                         ids=lambda path: path.name)
+WITH_CODE = [path for path in PAGES if blocks(path, "python") and path.name != "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("path", WITH_CODE, ids=lambda path: path.name)
 def test_the_code_runs(path, tmp_path):
     """Every example, with two steps of training in place of a minute."""
     for code in blocks(path, "python"):
         code = code.replace("minutes=1)", "steps=2)")
         assert "minutes" not in code
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
         assert done.returncode == 0, done.stderr[-800:]
     assert path.name != "README.md" or (tmp_path / "my-translator" / "model.safetensors").exists()

@@ -14,7 +14,7 @@ from .functional import Dropout, padding_mask
 from .rnn import Recurrent
 from .text import PAD
 
-# %% ../nbs/10b_classifier.ipynb #cell-16
+# %% ../nbs/10b_classifier.ipynb #cell-18
 class SentenceClassifier(nn.Module):
     """Read a sentence, then score its classes.
 

@@ -147,8 +147,9 @@ def encoder_decoder(
     d = Drawing(800, 320, "Encoder, one vector, and decoder, unrolled in time")
     inputs, outputs, n = (start, *target), (*target, end), len(source)
     widths = [max(text_width(word, 9) + 12, 48) for word in source] + [88]
-    widths += [max(text_width(word, 9) + 12 for word in pair) for pair in zip(inputs, outputs)]
-    xs = spread(widths, 8, 792)
+    widths += [max(*(text_width(word, 9) + 12 for word in pair), 48) for pair in zip(inputs, outputs)]
+    margin = max(8, 400 - 60 * len(widths))
+    xs = spread(widths, margin, 800 - margin)
     before = _copies(d, xs[:n], widths, source, "source", "read", None)
     thought = cells(d, xs[n], 165, vector(1, 7), "source")
     arrow(d, before, thought, "source")
@@ -161,7 +162,7 @@ def encoder_decoder(
             arrow(d, said.right, (x - w / 2 - 1, 75), "target", ((middle, 255), (middle, 75)), dashed=True)
         said = box(d, x, 255, word, "target", w=w, size=9)
         arrow(d, (x, 185), said, "target")
-    label(d, (xs[n + 1] + xs[-1]) / 2, 296, "each word that is written is read in the next step")
+    label(d, 798 - margin, 296, "each word that is written is read in the next step", align="right")
     bracket(d, xs[0] - 24, xs[n - 1] + 24, 42, "encoder: reads the source")
     bracket(d, xs[n + 1] - 24, xs[-1] + 24, 42, "decoder: writes the target")
     return d

@@ -114,7 +114,7 @@ class Drawing:
     def _repr_svg_(self) -> str:
         """The drawing as SVG, the same bytes each time: coordinates are rounded, and no date is stored."""
         file, undated = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        plain = {"savefig.bbox": None, "figure.constrained_layout.use": False}     # whatever `use_style` has set
+        plain = {"savefig.bbox": None, "figure.constrained_layout.use": False}     # whatever was set before
         with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path", **plain}):
             self.figure.savefig(file, format="svg", facecolor="white", metadata=undated)
         words = " | ".join(text.replace("\n", " ") for text in self.words)
@@ -155,7 +155,7 @@ def text_width(text: str, size: float = 10.0) -> float:
 
 
 def spread(widths, left: float, right: float) -> list[float]:
-    """The centres of parts that stand side by side with equal gaps. Raises ValueError if they do not fit."""
+    """The centres of parts in a row, with equal gaps. Raises ValueError if they do not fit."""
     gap = (right - left - sum(widths)) / max(len(widths) - 1, 1)
     if gap < 0:
         raise ValueError(f"{len(widths)} parts need {sum(widths):.0f} pixels of {right - left:.0f}: "
