@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .exact_search import viterbi
 
-# %% ../nbs/13_alignment.ipynb #cell-16
+# %% ../nbs/13_alignment.ipynb #cell-15
 Words = Sequence[str]                  # a sentence
 Sentences = tuple[Words, Words]        # source and target
 Links = frozenset[tuple[int, int]]     # (source word, target word), from 0
@@ -37,7 +37,7 @@ def _numbers(sentences) -> dict[str, int]:
     "A number for each word, from 1; 0 is left for the empty word."
     return {word: number for number, word in enumerate(sorted({w for words in sentences for w in words}), start=1)}
 
-# %% ../nbs/13_alignment.ipynb #cell-17
+# %% ../nbs/13_alignment.ipynb #cell-16
 @dataclass(frozen=True)
 class Table:
     """t(f | e) for the pairs of words that were ever seen in one sentence pair."""
@@ -76,13 +76,13 @@ def _normalised(table: Table, counts: Tensor) -> Table:
     totals = torch.zeros(len(table.source) + 1, dtype=counts.dtype).index_add_(0, owner, counts)
     return Table(table.source, table.target, table.keys, counts / totals[owner].clamp(min=1e-300))
 
-# %% ../nbs/13_alignment.ipynb #cell-18
+# %% ../nbs/13_alignment.ipynb #cell-17
 def _without_empty(table: Table) -> Table:
     "The table with t(f | nothing) = 0, which no round of EM ever changes."
     nothing = table.keys // (len(table.target) + 1) == 0
     return Table(table.source, table.target, table.keys, torch.where(nothing, 0, table.values))
 
-# %% ../nbs/13_alignment.ipynb #cell-19
+# %% ../nbs/13_alignment.ipynb #cell-18
 @dataclass(frozen=True)
 class Model1:
     """IBM Model 1: every target word comes from one source word, or from the empty one, whatever its place [Brown et al. 1993]."""
@@ -153,7 +153,7 @@ class Model1:
             found.append(frozenset((i - 1, j) for j, (p, i) in enumerate(zip(best.tolist(), origin.tolist())) if i and p))
         return found
 
-# %% ../nbs/13_alignment.ipynb #cell-39
+# %% ../nbs/13_alignment.ipynb #cell-33
 FLOOR = 1e-12     # for what was never seen: small, but no zero, or a sentence with a new word would have no path
 
 
@@ -183,7 +183,7 @@ def _emissions(t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:   # B times (T_b, 
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(x), dtype=torch.bool) for x in t], batch_first=True)
     return torch.nn.utils.rnn.pad_sequence(list(t), batch_first=True), mask
 
-# %% ../nbs/13_alignment.ipynb #cell-43
+# %% ../nbs/13_alignment.ipynb #cell-34
 def forward_backward(
     emission: Tensor,   # (B, T, S + 1): t(f_j | e_i), in column 0 that of the empty word
     jumps: Tensor,      # (S + 1, S + 1): p(i | last i), row 0 from the start
@@ -219,12 +219,12 @@ def forward_backward(
         later = torch.where(real[:, j], weight @ move.T + stay, later)
     return posterior, expected, logp
 
-# %% ../nbs/13_alignment.ipynb #cell-46
+# %% ../nbs/13_alignment.ipynb #cell-35
 def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
     """Better weights of the jump widths from the expected jumps in sentences of each length.
 
     p(i | i') divides by a sum that depends on the place and the length, so the best weights have no
-    closed form; one step of Hunter's [2004] algorithm for such ratios never makes the likelihood worse.
+    closed form. One step of Hunter's [2004] algorithm for such ratios never makes the likelihood worse.
     """
     limit, taken, possible = len(weights) // 2, torch.zeros_like(weights), torch.zeros_like(weights)
     for size, counts in expected.items():
@@ -237,7 +237,7 @@ def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
     new = torch.where(possible > 0, taken / possible.clamp(min=FLOOR), FLOOR)      # else no sentence can make it
     return new / new.sum()
 
-# %% ../nbs/13_alignment.ipynb #cell-48
+# %% ../nbs/13_alignment.ipynb #cell-36
 def _expect(table: Table, jumps: Tensor, empty: float, places, batches) -> tuple[Tensor, dict[int, Tensor], float]:
     "The E-step: expected uses of each table entry, expected jumps by source length, log-likelihood."
     counts, expected, total = torch.zeros_like(table.values), {}, 0.0
@@ -251,10 +251,10 @@ def _expect(table: Table, jumps: Tensor, empty: float, places, batches) -> tuple
         total += logp.sum().item()
     return counts, expected, total
 
-# %% ../nbs/13_alignment.ipynb #cell-49
+# %% ../nbs/13_alignment.ipynb #cell-37
 @dataclass(frozen=True)
 class HMM:
-    """Hidden Markov alignment: a target word's source word stands near the one before it [Vogel et al. 1996]."""
+    """Hidden Markov alignment: a target word's source word is near the one before it [Vogel et al. 1996]."""
 
     table: Table
     jumps: Tensor                    # (2 L + 1,) weights of the widths -L ... L
@@ -318,7 +318,7 @@ class HMM:
         emission, mask = _emissions([t])
         return forward_backward(emission, _jumps(self.jumps, len(source)), self.empty, mask)[2].item()
 
-# %% ../nbs/13_alignment.ipynb #cell-76
+# %% ../nbs/13_alignment.ipynb #cell-63
 def symmetrise(
     forward: Links,             # from a model of target given source
     backward: Links,            # from one of source given target, turned round: (source word, target word)
