@@ -50,9 +50,9 @@ def look_up(
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
     return (weights.to(value.dtype).unsqueeze(1) @ value).squeeze(1), weights
 
-# %% ../nbs/14_additive.ipynb #cell-31
+# %% ../nbs/14_additive.ipynb #a2259beb
 class AdditiveAttention(nn.Module):
-    """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; if no position is real it finds zeros."""
+    """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; zeros if none is real."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class State:
         "The state of the chosen rows."
         return type(self)(*(getattr(self, part.name).index_select(0, rows) for part in fields(self)))
 
-# %% ../nbs/14_additive.ipynb #cell-41
+# %% ../nbs/14_additive.ipynb #ac5ac39b
 class AdditiveSeq2Seq(nn.Module):
     """The translator that learned to align [Bahdanau et al. 2015].
 
@@ -215,15 +215,15 @@ class AdditiveSeq2Seq(nn.Module):
         (backward,) = last[-1]                                                 # has read word 1 last
         return State(torch.tanh(self.bridge(backward)), memory, self.attention.project(memory), mask)
 
-    def look(self, hidden: Tensor, state: State) -> tuple[Tensor, Tensor, State]:   # (B, H) -> context (B, 2H), weights (B, S), state
-        "One look back at the source."
+    def look(self, hidden: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        "One look back at the source: (B, H), state -> context (B, 2H), weights (B, S), state."
         return *self.attention.attend(hidden, state.projected, state.memory, state.mask), state
 
     def decode(
         self,
         state: State,
         tgt_in: Tensor,                      # (B, T) words to read
-    ) -> tuple[Tensor, Tensor, State]:       # for the output (B, T, D), weights (B, T, S), the state after them
+    ) -> tuple[Tensor, Tensor, State]:       # for the output (B, T, D), weights (B, T, S), the next state
         "Attend, then step, for each word in turn."
         words = self.embed(self.tgt_embedding, tgt_in)                                       # (B, T, D)
         for_words, for_context = self.cell.weight_ih.split([self.d_model, state.memory.shape[-1]], dim=1)
