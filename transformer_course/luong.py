@@ -6,9 +6,9 @@
 __all__ = ['SCORES', 'WINDOWS', 'DotScore', 'GeneralScore', 'ConcatScore', 'in_window', 'gaussian', 'LuongAttention', 'State',
            'LuongSeq2Seq']
 
-# %% ../nbs/15_luong.ipynb #cell-4
+# %% ../nbs/15_luong.ipynb #cae6331b
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
