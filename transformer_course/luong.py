@@ -6,7 +6,7 @@
 __all__ = ['SCORES', 'WINDOWS', 'DotScore', 'GeneralScore', 'ConcatScore', 'in_window', 'gaussian', 'LuongAttention', 'State',
            'LuongSeq2Seq']
 
-# %% ../nbs/15_luong.ipynb #cae6331b
+# %% ../nbs/15_luong.ipynb #cell-4
 import math
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from .rnn import Hidden, Recurrent
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/15_luong.ipynb #2bcc6626
+# %% ../nbs/15_luong.ipynb #cell-11
 class DotScore(nn.Module):
     """Score h . h' [Luong et al. 2015, §3.1]: nothing to learn. Raises ValueError if the sizes differ."""
 
@@ -78,7 +78,7 @@ class ConcatScore(nn.Module):
         asked = F.linear(query, self.both.weight[:, :self.d_query])                     # (B, T, A)
         return torch.tanh(asked.unsqueeze(2) + projected.unsqueeze(1)) @ self.score     # through (B, T, S, A)
 
-# %% ../nbs/15_luong.ipynb #cell-24
+# %% ../nbs/15_luong.ipynb #cell-18
 def in_window(
     centre: Tensor,   # (B, T) where each target word looks, 0 = first source word
     size: int,        # S
@@ -98,12 +98,12 @@ def gaussian(
     place = torch.arange(size, device=centre.device)
     return torch.exp(-2 * ((place - centre.unsqueeze(-1)) / reach)**2)
 
-# %% ../nbs/15_luong.ipynb #cell-29
+# %% ../nbs/15_luong.ipynb #cell-23
 SCORES = {"dot": DotScore, "general": GeneralScore, "concat": ConcatScore,
           "uniform": UniformScore, "last": LastScore}
 WINDOWS = ("global", "local-m", "local-p")
 
-# %% ../nbs/15_luong.ipynb #fe108767
+# %% ../nbs/15_luong.ipynb #cell-24
 class LuongAttention(nn.Module):
     """Each target word looks up its own sentence, all of it or a window; an empty window gives zeros.
 
@@ -156,7 +156,7 @@ class LuongAttention(nn.Module):
             weights = weights * gaussian(centre, mask.shape[1], self.window)
         return weights.to(memory.dtype) @ memory, weights
 
-# %% ../nbs/15_luong.ipynb #663ffbc1
+# %% ../nbs/15_luong.ipynb #cell-34
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's notes, what it saw last, its position, and the source."""
@@ -174,7 +174,7 @@ class State:
         hidden = tuple(tuple(map(pick, layer)) for layer in self.hidden)
         return State(hidden, *map(pick, (self.seen, self.position, self.memory, self.projected, self.mask)))
 
-# %% ../nbs/15_luong.ipynb #75f0cdf6
+# %% ../nbs/15_luong.ipynb #cell-35
 class LuongSeq2Seq(nn.Module):
     """Recurrent layers, attention after them, and the attentional vector fed back [Luong et al. 2015].
 
