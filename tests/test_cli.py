@@ -160,7 +160,7 @@ def test_damaged_models(spoilt, tmp_path):
     refused(run("evaluate", spoilt), "checksums.json", "damaged")
     (tmp_path / "empty").mkdir()
     refused(run("translate", tmp_path / "empty", "a"), "empty", "no trained model")
-    refused(run("translate", tmp_path / "nowhere" / "deep", "a", HF_HUB_OFFLINE="1"), "nowhere", "no folder here")
+    refused(run("translate", tmp_path / "nowhere" / "deep", "a", HF_HUB_OFFLINE="1"), "nowhere", "is not a folder here")
 
 
 def test_a_vocabulary_that_does_not_match(spoilt):

@@ -5,7 +5,7 @@ A tensor made on the CPU inside them would meet one on `meta`, and PyTorch refus
 import pytest
 import torch
 
-from transformer_course import additive, attention, blocks, functional, positions, rnn
+from transformer_course import additive, attention, blocks, distances, functional, positions, rnn
 from transformer_course.presets import MODELS
 
 B, S, T, V = 2, 5, 7, 19
@@ -30,7 +30,7 @@ def test_translators(name):
         assert model.alignment(src, tgt).shape == (B, T - 1, S)
 
 
-@pytest.mark.parametrize("options", [{"norm": "pre"}, *({"positions": kind} for kind in positions.POSITIONS), {"tied": False}, {"n_layers": (1, 2)},
+@pytest.mark.parametrize("options", [{"norm": "pre"}, *({"positions": kind} for kind in distances.POSITIONS), {"tied": False}, {"n_layers": (1, 2)},
                                      {"attention_dropout": 0.1, "ff_dropout": 0.1}])
 def test_transformer_variants(options):
     with META:

@@ -19,7 +19,7 @@ from .rnn import GRUCell, Recurrent
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/14_additive.ipynb #cell-28
+# %% ../nbs/14_additive.ipynb #cell-26
 class _AdditiveScores(torch.autograd.Function):
     "v . tanh(query + key) without keeping the (B, S, A) tanh between the forward and the backward pass."
 
@@ -37,7 +37,7 @@ class _AdditiveScores(torch.autograd.Function):
         d_key = u.square_().neg_().add_(1).mul_(v).mul_(gradient.unsqueeze(-1))
         return d_key.sum(1), d_key, d_v
 
-# %% ../nbs/14_additive.ipynb #cell-30
+# %% ../nbs/14_additive.ipynb #cell-27
 def look_up(
     scores: Tensor,               # (B, S)
     value: Tensor,                # (B, S, d_value)
@@ -50,9 +50,9 @@ def look_up(
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
     return (weights.to(value.dtype).unsqueeze(1) @ value).squeeze(1), weights
 
-# %% ../nbs/14_additive.ipynb #cell-31
+# %% ../nbs/14_additive.ipynb #cell-28
 class AdditiveAttention(nn.Module):
-    """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; if no position is real it finds zeros."""
+    """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; zeros if none is real."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class AdditiveAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:       # context (B, d_value), weights (B, S)
         return self.attend(query, self.project(key), value, mask)
 
-# %% ../nbs/14_additive.ipynb #cell-35
+# %% ../nbs/14_additive.ipynb #cell-29
 class UniformScore(nn.Module):
     """A control: every position scores 0, whatever the query, so all real positions get the same weight."""
 
@@ -120,7 +120,7 @@ class LastScore(nn.Module):
         place = torch.arange(projected.shape[1], device=query.device, dtype=torch.float32)
         return (STEEP * place).expand(*query.shape[:-1], -1)
 
-# %% ../nbs/14_additive.ipynb #cell-36
+# %% ../nbs/14_additive.ipynb #cell-30
 class ControlAttention(nn.Module):
     """Attention with a score that does not depend on the query; the rest is `AdditiveAttention`'s."""
 
@@ -149,7 +149,7 @@ ATTENTIONS = {
     "last": lambda *sizes: ControlAttention(LastScore(*sizes)),
 }
 
-# %% ../nbs/14_additive.ipynb #cell-39
+# %% ../nbs/14_additive.ipynb #cell-37
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's state, and the source to look back at."""
@@ -163,7 +163,7 @@ class State:
         "The state of the chosen rows."
         return type(self)(*(getattr(self, part.name).index_select(0, rows) for part in fields(self)))
 
-# %% ../nbs/14_additive.ipynb #cell-41
+# %% ../nbs/14_additive.ipynb #cell-38
 class AdditiveSeq2Seq(nn.Module):
     """The translator that learned to align [Bahdanau et al. 2015].
 
@@ -215,15 +215,15 @@ class AdditiveSeq2Seq(nn.Module):
         (backward,) = last[-1]                                                 # has read word 1 last
         return State(torch.tanh(self.bridge(backward)), memory, self.attention.project(memory), mask)
 
-    def look(self, hidden: Tensor, state: State) -> tuple[Tensor, Tensor, State]:   # (B, H) -> context (B, 2H), weights (B, S), state
-        "One look back at the source."
+    def look(self, hidden: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        "One look back at the source: (B, H), state -> context (B, 2H), weights (B, S), state."
         return *self.attention.attend(hidden, state.projected, state.memory, state.mask), state
 
     def decode(
         self,
         state: State,
         tgt_in: Tensor,                      # (B, T) words to read
-    ) -> tuple[Tensor, Tensor, State]:       # for the output (B, T, D), weights (B, T, S), the state after them
+    ) -> tuple[Tensor, Tensor, State]:       # for the output (B, T, D), weights (B, T, S), the next state
         "Attend, then step, for each word in turn."
         words = self.embed(self.tgt_embedding, tgt_in)                                       # (B, T, D)
         for_words, for_context = self.cell.weight_ih.split([self.d_model, state.memory.shape[-1]], dim=1)
@@ -264,7 +264,7 @@ class AdditiveSeq2Seq(nn.Module):
         "Attention weights."
         return self.decode(self.start(src), tgt[:, :-1])[1]
 
-# %% ../nbs/14_additive.ipynb #cell-107
+# %% ../nbs/14_additive.ipynb #cell-52
 @dataclass(frozen=True)
 class CoverageState(State):
     """The state, and how much of each source word has been looked at."""

@@ -8,7 +8,7 @@ __all__ = ['SCORES', 'WINDOWS', 'DotScore', 'GeneralScore', 'ConcatScore', 'in_w
 
 # %% ../nbs/15_luong.ipynb #cell-4
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from .text import BOS, EOS, PAD
 
 # %% ../nbs/15_luong.ipynb #cell-11
 class DotScore(nn.Module):
-    """Score h . h' [Luong et al. 2015, §3.1]: nothing to learn, so both must have one size. Raises ValueError."""
+    """Score h . h' [Luong et al. 2015, §3.1]: nothing to learn. Raises ValueError if the sizes differ."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class DotScore(nn.Module):
         "What stays the same for all words of the target."
         return memory
 
-    def forward(self, query: Tensor, projected: Tensor) -> Tensor:   # (B, T, d_query), (B, S, d_key) -> (B, T, S)
+    def forward(self, query: Tensor, projected: Tensor) -> Tensor:   # (B, T, H), (B, S, H) -> (B, T, S)
         return query @ projected.transpose(1, 2)
 
 # %% ../nbs/15_luong.ipynb #cell-12
@@ -78,7 +78,7 @@ class ConcatScore(nn.Module):
         asked = F.linear(query, self.both.weight[:, :self.d_query])                     # (B, T, A)
         return torch.tanh(asked.unsqueeze(2) + projected.unsqueeze(1)) @ self.score     # through (B, T, S, A)
 
-# %% ../nbs/15_luong.ipynb #cell-24
+# %% ../nbs/15_luong.ipynb #cell-18
 def in_window(
     centre: Tensor,   # (B, T) where each target word looks, 0 = first source word
     size: int,        # S
@@ -98,14 +98,14 @@ def gaussian(
     place = torch.arange(size, device=centre.device)
     return torch.exp(-2 * ((place - centre.unsqueeze(-1)) / reach)**2)
 
-# %% ../nbs/15_luong.ipynb #cell-29
+# %% ../nbs/15_luong.ipynb #cell-23
 SCORES = {"dot": DotScore, "general": GeneralScore, "concat": ConcatScore,
           "uniform": UniformScore, "last": LastScore}
 WINDOWS = ("global", "local-m", "local-p")
 
-# %% ../nbs/15_luong.ipynb #cell-30
+# %% ../nbs/15_luong.ipynb #cell-24
 class LuongAttention(nn.Module):
-    """Each target word looks up its own sentence, all of it or a window; where nothing is to be seen it finds zeros.
+    """Each target word looks up its own sentence, all of it or a window; an empty window gives zeros.
 
     Raises ValueError for an unknown window or a reach below 1.
     """
@@ -114,7 +114,7 @@ class LuongAttention(nn.Module):
         self,
         score: nn.Module,             # one of SCORES
         d_query: int,                 # of the decoder's state
-        attention: str = "global",    # or "local-m": around the same position; "local-p": around a predicted one
+        attention: str = "global",    # or "local-m": around the same position; "local-p": a predicted one
         window: int = 10,             # D, reach to either side; unused by "global"
     ):
         super().__init__()
@@ -156,10 +156,10 @@ class LuongAttention(nn.Module):
             weights = weights * gaussian(centre, mask.shape[1], self.window)
         return weights.to(memory.dtype) @ memory, weights
 
-# %% ../nbs/15_luong.ipynb #cell-41
+# %% ../nbs/15_luong.ipynb #cell-34
 @dataclass(frozen=True)
 class State:
-    """What decoding needs to know: the decoder's notes, what it saw last, where it stands, and the source."""
+    """What decoding needs to know: the decoder's notes, what it saw last, its position, and the source."""
 
     hidden: tuple[Hidden, ...]   # for each layer, each tensor (N, H)
     seen: Tensor                 # (N, D) the attentional vector of the word before
@@ -174,9 +174,9 @@ class State:
         hidden = tuple(tuple(map(pick, layer)) for layer in self.hidden)
         return State(hidden, *map(pick, (self.seen, self.position, self.memory, self.projected, self.mask)))
 
-# %% ../nbs/15_luong.ipynb #cell-43
+# %% ../nbs/15_luong.ipynb #cell-35
 class LuongSeq2Seq(nn.Module):
-    """Stacked recurrent layers, attention after them, and the attentional vector fed back [Luong et al. 2015].
+    """Recurrent layers, attention after them, and the attentional vector fed back [Luong et al. 2015].
 
     Keeps the course's translator protocol: forward, loss, start, step, alignment.
     Raises ValueError for an unknown score, window or cell, or a size that does not fit.
@@ -214,7 +214,8 @@ class LuongSeq2Seq(nn.Module):
         self.src_embedding = self.tgt_embedding if shared else embedding_table(src_vocab, d_model)
         width = d_hidden // 2 if bidirectional else d_hidden
         self.encoder = Recurrent(cell, d_model, width, n_layers, bidirectional, dropout)
-        self.decoder = Recurrent(cell, 2 * d_model if input_feeding else d_model, d_hidden, n_layers, dropout=dropout)
+        reads = 2 * d_model if input_feeding else d_model
+        self.decoder = Recurrent(cell, reads, d_hidden, n_layers, dropout=dropout)
         self.attention = LuongAttention(SCORES[score](d_hidden, d_hidden), d_hidden, attention, window)
         self.combine = nn.Linear(2 * d_hidden, d_model, bias=False)            # W_c, reads [c; h]
         self.output = self.tgt_embedding if tied else nn.Linear(d_model, tgt_vocab, bias=False)
@@ -233,13 +234,14 @@ class LuongSeq2Seq(nn.Module):
         mask, ways = padding_mask(src, self.pad_id), self.encoder.directions
         memory, last = self.encoder(self.embed(self.src_embedding, turn(src)), turn(mask))
         layers = (last[i:i + ways] for i in range(0, len(last), ways))
-        hidden = tuple(tuple(torch.cat(parts, dim=-1) for parts in zip(*layer)) for layer in layers)   # both ways side by side
+        both = lambda layer: tuple(torch.cat(parts, dim=-1) for parts in zip(*layer))   # ways side by side
+        hidden = tuple(map(both, layers))
         memory, nothing = turn(memory), memory.new_zeros(len(src), self.d_model)
         return State(hidden, nothing, mask.new_zeros(len(src), dtype=torch.long), memory,
                      self.attention.score.project(memory), mask)
 
     def look(self, top: Tensor, position: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        "States (N, T, H) at positions (N, T) -> attentional vectors tanh(W_c [c; h]) (N, T, D), weights (N, T, S) [eq. 5]."
+        "States (N, T, H) at positions (N, T) -> tanh(W_c [c; h]) (N, T, D), weights (N, T, S) [eq. 5]."
         context, weights = self.attention(top, state.projected, state.memory, state.mask, position)
         return torch.tanh(self.combine(torch.cat((context, top), dim=-1))), weights
 
@@ -247,7 +249,7 @@ class LuongSeq2Seq(nn.Module):
         self,
         state: State,
         tgt_in: Tensor,                      # (B, T) words to read
-    ) -> tuple[Tensor, Tensor, State]:       # attentional vectors (B, T, D), weights (B, T, S), the state after them
+    ) -> tuple[Tensor, Tensor, State]:       # attentional vectors (B, T, D), weights (B, T, S), next state
         "Step, then attend; without input feeding all steps first, then all looks at once."
         words, T = self.embed(self.tgt_embedding, tgt_in), tgt_in.shape[1]                     # (B, T, D)
         position = state.position.unsqueeze(1) + torch.arange(T, device=tgt_in.device)         # (B, T)
@@ -256,10 +258,11 @@ class LuongSeq2Seq(nn.Module):
         else:
             top, hidden = self.decoder(words, hidden=state.hidden)
             seen, weights = self.look(top, position, state)
-        return seen, weights, State(hidden, seen[:, -1], state.position + T, state.memory, state.projected, state.mask)
+        after = replace(state, hidden=hidden, seen=seen[:, -1], position=state.position + T)
+        return seen, weights, after
 
-    def _feed(self, words: Tensor, position: Tensor, state: State) -> tuple[Tensor, Tensor, tuple[Hidden, ...]]:
-        "Word by word, each step reading [word; what the last one saw]; the words' share is computed before the loop."
+    def _feed(self, words: Tensor, position: Tensor, state: State) -> tuple[Tensor, Tensor, tuple]:
+        "Each step reads [word; what the last one saw]; the words' share is computed before the loop."
         first, *upper = self.decoder.cells
         for_words, for_seen = first.weight_ih.split(self.d_model, dim=1)
         gates = F.linear(words.transpose(0, 1), for_words, first.bias_ih)                      # (T, B, gates)
@@ -285,7 +288,8 @@ class LuongSeq2Seq(nn.Module):
     ) -> Tensor:
         "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
         seen, weights, last = self.decode(self.start(src), tgt[:, :-1])
-        return projected_loss(self.dropout(seen), self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
+        seen = self.dropout(seen)
+        return projected_loss(seen, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
