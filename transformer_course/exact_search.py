@@ -18,7 +18,7 @@ from .protocols import DecodingState, Searchable
 from .search import Adjust, Hypotheses, beam_search
 from .search import _banned, _check_source, _first_words, _hypotheses, _limits, _log_probs
 
-# %% ../nbs/12a_exact_search.ipynb #cell-11
+# %% ../nbs/12a_exact_search.ipynb #cell-16
 def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tensor,
                    mask: Tensor | None) -> None:
     "One line for each way in which three tables are no trellis."
@@ -35,7 +35,7 @@ def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tens
     if mask is not None and not (mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
         raise ValueError("mask must be True for the first positions of each row, at least one, then False")
 
-# %% ../nbs/12a_exact_search.ipynb #cell-12
+# %% ../nbs/12a_exact_search.ipynb #cell-17
 @torch.no_grad()
 def viterbi(
     log_start: Tensor,            # (B, N) log p(first state); or (1, N) expanded
@@ -113,7 +113,7 @@ class _Frontier:
         "What no sentence can exceed."
         return max(self.best, -self.heap[0].minus_hope if self.heap else -math.inf)
 
-# %% ../nbs/12a_exact_search.ipynb #cell-29
+# %% ../nbs/12a_exact_search.ipynb #cell-28
 def _kind(part) -> tuple:
     "What states must have in common to be joined: the shapes of rows, and all that is no tensor."
     if isinstance(part, Tensor):
@@ -145,7 +145,7 @@ def _together(nodes: list[_Node], device: torch.device):
     for group in groups.values():
         yield [node for members, part in group for node in members], _join([part for members, part in group])
 
-# %% ../nbs/12a_exact_search.ipynb #cell-30
+# %% ../nbs/12a_exact_search.ipynb #cell-29
 @dataclass(frozen=True, eq=False)
 class _Problem:
     "What stays the same during one search."
@@ -198,7 +198,7 @@ def _expand(problem: _Problem, nodes: list[_Node], state: DecodingState, frontie
         words, b = (*nodes[i].words, word), nodes[i].sentence
         heapq.heappush(frontiers[b].heap, _Node(-h, -len(words), words, g, b, state, i))
 
-# %% ../nbs/12a_exact_search.ipynb #cell-31
+# %% ../nbs/12a_exact_search.ipynb #cell-30
 def _check_astar(heuristic: Tensor | None, B: int, max_len: int, width: int, max_nodes: int) -> None:
     "One line for each option that makes no sense."
     for name, value in (("width", width), ("max_nodes", max_nodes)):
@@ -230,7 +230,7 @@ def _proof(frontiers: list[_Frontier], limits: Tensor, model: Searchable) -> Pro
     found = _hypotheses(scores, tokens, limits, undivided, model)
     return Proof(found, number([f.expanded for f in frontiers]), number([f.bound() for f in frontiers]))
 
-# %% ../nbs/12a_exact_search.ipynb #cell-32
+# %% ../nbs/12a_exact_search.ipynb #cell-31
 @torch.no_grad()
 def astar_search(
     model: Searchable,                # in evaluation mode; without a method `first` it reads BOS first
