@@ -15,7 +15,8 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from .corpora import Corpus, Pair, load
-from .evaluation import Evaluation, attention_links, attention_weights, attends, choose_head, evaluate
+from .evaluation import (Evaluation, attention_links, attention_weights, attends,
+                                           choose_head, evaluate)
 from .model_folder import load_model, save_model
 from .pacing import Budget
 from .runs import Job, held, settings_for, train_model
@@ -51,19 +52,19 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         seed: int = 1,
         device: str = "auto",                 # "cpu", "cuda", "mps"
         precision: str = "auto",              # see `training.Settings`
-        folder: str | Path | None = None,     # for checkpoints and the trained model; None: nothing is written
+        folder: str | Path | None = None,     # for checkpoints and the trained model; None: write nothing
         resume: bool = False,                 # go on from the newest checkpoint in folder
         progress: bool = True,                # show a bar
     ) -> "Translator":
         """Train a translator from scratch, score it on `valid`, and save it if a folder is given.
 
-        Raises ValueError for unknown names, for a folder in use, and without exactly one budget; KeyboardInterrupt
-        after Ctrl-C, when the checkpoint is written.
+        Raises ValueError for unknown names, for a folder in use, and without exactly one budget;
+        KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
         """
         corpus = load(data, pair) if isinstance(data, str) else data
         job = Job(corpus.name, f"{corpus.source_language}-{corpus.target_language}", model, preset, seed)
         budget, settings = Budget(steps, minutes), settings_for(job, device, precision)
-        first = accelerator_for(settings).is_main_process       # of several processes, only the first holds and writes
+        first = accelerator_for(settings).is_main_process   # of several processes, only the first writes
         with held(folder if first else None, job, resume):
             translator = cls(*train_model(job, corpus, budget, settings, folder, resume, progress))
             _score(translator, corpus["valid"])
@@ -89,8 +90,8 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
     ) -> list[str]:
         """Translate sentences, in their order; each as if it were alone.
 
-        Raises ValueError, before any is translated, for options that cannot be, and for a sentence that is empty, not
-        valid Unicode or too long; it is named by its number.
+        Raises ValueError, before any is translated, for options that cannot be, and for a sentence that is
+        empty, not valid Unicode or too long; it is named by its number.
         """
         return translate(self.model, self.tokenizer, sentences, SearchOptions(beam_size, **options))
 
@@ -98,8 +99,12 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         """What the encoder reads for a sentence. Raises ValueError if it cannot be translated."""
         return source_row(self.model, self.tokenizer, sentence, name)
 
-    def attention(self, pairs: Sequence[Pair], layer: int | None = None, head: int | None = None) -> list[Tensor]:
-        """For each pair (T, S) weights; default: of the head chosen on valid. Raises ValueError without attention."""
+    def attention(self, pairs: Sequence[Pair], layer: int | None = None,
+                  head: int | None = None) -> list[Tensor]:
+        """For each pair (T, S) weights; default: of the head chosen on valid.
+
+        Raises ValueError without attention.
+        """
         return attention_weights(self.model, self.tokenizer, pairs, *_place(self.config, layer, head))
 
     def links(self, pairs: Sequence[Pair], layer: int | None = None, head: int | None = None) -> list[set]:
@@ -107,19 +112,30 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         return attention_links(self.model, self.tokenizer, pairs, *_place(self.config, layer, head))
 
     def evaluate(self, pairs: Sequence[Pair], split: str = "", beam_size: int = 5, **options) -> Evaluation:
-        """Translate and compare with the targets; AER where links are known. Raises ValueError without pairs."""
+        """Translate and compare with the targets; AER where links are known.
+
+        Raises ValueError without pairs.
+        """
         hypotheses = self.translate([pair.source for pair in pairs], beam_size, **options)
         linked = attends(self.model) and all(pair.links for pair in pairs)
         return evaluate(hypotheses, pairs, split, beam_size, self.links(pairs) if linked else None)
 
-    def save_pretrained(self, folder: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub_options):
-        """Write all of it into a folder. Not the mixin's way, which deletes the old config.json before it writes."""
+    def save_pretrained(self, folder: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None,
+                        **hub_options):
+        """Write all of it into a folder.
+
+        Not the mixin's way, which deletes the old config.json before it writes.
+        """
         save_model(folder, self.model, self.tokenizer, self.config)
         return self.push_to_hub(repo_id or Path(folder).name, **hub_options) if push_to_hub else None
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu", **hub_options) -> "Translator":
-        """Load a folder, or a name on the Hugging Face Hub. Raises FileNotFoundError and ValueError as `load_model`."""
+    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu",
+                        **hub_options) -> "Translator":
+        """Load a folder, or a name on the Hugging Face Hub.
+
+        Raises FileNotFoundError and ValueError as `load_model`.
+        """
         model, tokenizer, config = load_model(path, **hub_options)
         return cls(model.to(device), tokenizer, config)
 
@@ -132,5 +148,6 @@ def _place(config: dict, layer: int | None, head: int | None) -> tuple[int | Non
 def _score(translator: Translator, pairs: Sequence[Pair]) -> None:
     "Note the cross-attention to read, where links are known, and the scores on valid."
     if attends(translator.model) and all(pair.links for pair in pairs):
-        translator.config["alignment"] = list(choose_head(translator.model, translator.tokenizer, pairs[:200]))
+        chosen = choose_head(translator.model, translator.tokenizer, pairs[:200])
+        translator.config["alignment"] = list(chosen)
     translator.config["valid"] = asdict(translator.evaluate(pairs, "valid"))
