@@ -46,7 +46,7 @@ class Evil:
     __hash__ = None
 
 
-nasty = {"none": None, "a number": 3.5, "a string": "b", "empty": (), "a list": [None, [1]], "a dict": {"a": 1}, "an object": Evil(),
+nasty = {"none": None, "a number": 3.5, "a string": "no answer", "empty": (), "a list": [None, [1]], "a dict": {"a": 1}, "an object": Evil(),
          "a scalar": torch.tensor(1.0), "an empty tensor": torch.empty(0), "a bool": torch.tensor([True]), "nan": torch.full((2, 3), torch.nan),
          "complex": torch.ones(2, dtype=torch.complex64), "sparse": torch.eye(3).to_sparse(), "meta": torch.empty(2, device="meta"),
          "sparse pair": (torch.eye(3).to_sparse(), torch.eye(2).to_sparse()), "nested": (torch.ones(2), [torch.ones(3)], None), "huge": torch.ones(300, 300), "a class": Evil, "a generator": (i for i in range(3))}
