@@ -6,8 +6,7 @@
 __all__ = ['Schedule', 'OptimizerMaker', 'FACTS', 'Settings', 'matmul_precision', 'accelerator_for', 'adam', 'decay_groups',
            'Trainer', 'evaluate_loss', 'fit']
 
-# %% ../nbs/06d_training.ipynb #cell-4
-import atexit
+# %% ../nbs/06d_training.ipynb #a6384392
 import json
 import math
 import sys
@@ -81,7 +80,7 @@ class Settings:
         if not available[self.device]():
             raise ValueError(f"device {self.device!r} is not available on this machine")
 
-# %% ../nbs/06d_training.ipynb #cell-12
+# %% ../nbs/06d_training.ipynb #1273855f
 _LOCK, _USERS = threading.Lock(), {}      # who is inside `matmul_precision` now, first what was there before
 
 
@@ -121,15 +120,8 @@ def accelerator_for(settings: Settings) -> Accelerator:
         settings.precision == "auto" and settings.device in ("auto", "cuda") and able)
     no_accelerator = settings.device == "auto" and not (
         torch.cuda.is_available() or torch.backends.mps.is_available())
-    atexit.register(_leave_group)
     return Accelerator(cpu=settings.device == "cpu" or no_accelerator,
                        mixed_precision="bf16" if bf16 else "no")
-
-
-def _leave_group() -> None:
-    "End the threads by which processes talk; without this, one of several may abort while Python ends."
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 # %% ../nbs/06d_training.ipynb #cell-15
 Schedule = Callable[[int, float], float]            # (step from 1, part of the budget spent) -> learning rate
