@@ -6,7 +6,7 @@
 __all__ = ['Schedule', 'OptimizerMaker', 'FACTS', 'Settings', 'matmul_precision', 'accelerator_for', 'adam', 'decay_groups',
            'Trainer', 'evaluate_loss', 'fit']
 
-# %% ../nbs/06d_training.ipynb #a6384392
+# %% ../nbs/06d_training.ipynb #cell-4
 import json
 import math
 import sys
@@ -80,7 +80,7 @@ class Settings:
         if not available[self.device]():
             raise ValueError(f"device {self.device!r} is not available on this machine")
 
-# %% ../nbs/06d_training.ipynb #1273855f
+# %% ../nbs/06d_training.ipynb #cell-12
 _LOCK, _USERS = threading.Lock(), {}      # who is inside `matmul_precision` now, first what was there before
 
 
