@@ -3,9 +3,10 @@
     python experiments/micro_hindi.py --seeds 1 2 3 --steps 2000
 
 Writes results/micro_hindi.json after each run, and goes on where an earlier call stopped: a model and seed that
-are in the record already are not trained again (`--again NAME` trains one anew). Preset and rates were chosen on `valid`; the other
-splits are only scored. One thread a process; name some models to share the work between processes:
-each process then writes results/micro_hindi_PART.json, and `--join` adds the parts to the record.
+are in the record already are not trained again (`--again NAME` trains one anew). Sizes and rates are the micro
+preset's; `rates.py` compares its rates with their halves and doubles on `valid`. All splits are only scored. One
+thread a process; name some models to share the work between processes: each process then writes
+results/micro_hindi_PART.json, and `--join` adds the parts to the record.
 """
 import argparse
 import json
