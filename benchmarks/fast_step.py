@@ -23,9 +23,13 @@ def products(rows: int, inner: int, outer: int) -> dict:
     x, weight, bias = torch.randn(rows, inner), torch.randn(outer, inner) / inner**0.5, torch.randn(outer)
     turned = weight.t().contiguous()
     ways = {"F.linear": lambda: F.linear(x, weight, bias), "turned over": lambda: torch.addmm(bias, x, turned)}
-    if (onednn := getattr(torch.ops.mkldnn, "_linear_pointwise", None)) is not None:
-        ways["oneDNN"] = lambda: onednn(x, turned.t(), bias, "none", [], "")
-    return ways
+    return ways | by_onednn(x, turned, bias)
+
+
+def by_onednn(x: Tensor, turned: Tensor, bias: Tensor | None) -> dict:
+    "The product by the library that lesson 27 takes, where PyTorch has it."
+    onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return {"oneDNN": lambda: onednn(x, turned.t(), bias, "none", [], "")} if onednn else {}
 
 
 def vocabulary(rows: int) -> dict:
@@ -36,9 +40,7 @@ def vocabulary(rows: int) -> dict:
     ways = {"F.linear": lambda: F.linear(x, weight), "turned over": lambda: x @ turned,
             "turned over, into memory that is kept": lambda: torch.mm(x, turned, out=memory),
             "blocks of 1,000 words": lambda: torch.cat([x @ block for block in blocks], 1)}
-    if (onednn := getattr(torch.ops.mkldnn, "_linear_pointwise", None)) is not None:
-        ways["oneDNN"] = lambda: onednn(x, turned.t(), None, "none", [], "")
-    return ways
+    return ways | by_onednn(x, turned, None)
 
 
 def cheaper_vocabulary(rows: int) -> dict:

@@ -169,8 +169,8 @@ def code_of(path):
 
 def mentioned(text, modules):
     """The package's modules that a text imports or names; running the command counts as importing `cli`."""
-    names = set(re.findall(rf"{PACKAGE}\.(\w+)", text))
-    for group in re.findall(rf"from {PACKAGE} import \(?([\w, \n]+)", text):
+    names = set(re.findall(rf"(?:{PACKAGE}|\bfrom )\.(\w+)", text))
+    for group in re.findall(rf"from (?:{PACKAGE}|\.) import \(?([\w, \n]+)", text):
         names |= set(re.findall(r"\w+", group))
     if "transformer-course" in text or re.search(rf'-m["\', ]+{PACKAGE}\b', text):
         names.add("cli")

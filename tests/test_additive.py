@@ -14,12 +14,12 @@ from torch.testing import assert_close
 
 from transformer_course.additive import (
     ATTENTIONS,
+    STEEP,
     AdditiveAttention,
     AdditiveSeq2Seq,
     CoverageSeq2Seq,
-    LastScore,
+    PlaceScore,
     State,
-    UniformScore,
     _AdditiveScores,
 )
 
@@ -143,7 +143,7 @@ def test_the_last_of_a_long_sentence_gets_all_of_it_in_any_precision(dtype):
 
 def test_the_scores_serve_one_target_word_and_many():
     query, memory = torch.randn(2, 7, 3), torch.randn(2, 5, 4)
-    for score in (UniformScore(3, 4), LastScore(3, 4)):
+    for score in (PlaceScore(0.0), PlaceScore(STEEP)):
         all_at_once = score(query, score.project(memory))
         assert all_at_once.shape == (2, 7, 5)
         assert_close(all_at_once[:, 2], score(query[:, 2], score.project(memory)))
@@ -201,7 +201,7 @@ def naive_logits(model, s, t, order=None):
         if isinstance(model.attention, AdditiveAttention):
             context, row = naive(model.attention, hidden, notes, notes, everything)
         else:
-            row = control_weights("uniform" if isinstance(model.attention.score, UniformScore) else "last", everything)
+            row = control_weights("uniform" if model.attention.score.slope == 0 else "last", everything)
             context = sum(w * note for w, note in zip(row, notes))
         hidden = cell(torch.cat((word, context)), hidden)
         logits.append(model.output.weight @ torch.tanh(model.readout(torch.cat((hidden, context, word)))))

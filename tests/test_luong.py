@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.additive import LastScore, UniformScore
+from transformer_course.additive import PlaceScore
 from transformer_course.luong import (
     DotScore,
     GeneralScore,
@@ -81,9 +81,9 @@ def naive_look(attention, h, notes, t):
         p = float(t) if attention.attention == "local-m" else len(notes) * torch.sigmoid(
             attention.place.weight[0] @ torch.tanh(attention.towards.weight @ h))
         inside = [s for s in range(len(notes)) if abs(s - float(torch.as_tensor(p).detach())) <= attention.window]
-    if isinstance(attention.score, UniformScore):
+    if isinstance(attention.score, PlaceScore) and attention.score.slope == 0:
         powers = {s: torch.ones(()) for s in inside}
-    elif isinstance(attention.score, LastScore):
+    elif isinstance(attention.score, PlaceScore):
         powers = {s: torch.tensor(float(s == inside[-1])) for s in inside}
     else:
         powers = {s: torch.exp(naive_score(attention.score, h, notes[s])) for s in inside}

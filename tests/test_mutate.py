@@ -89,7 +89,7 @@ def project(tmp_path):
     library = root / "transformer_course"
     (library / "__init__.py").write_text("")
     (library / "base.py").write_text("__all__ = ['held', 'loose']\ndef held():\n    return 1\ndef loose():\n    return 2\n")
-    (library / "upper.py").write_text("from transformer_course.base import held\n__all__ = ['more']\n"
+    (library / "upper.py").write_text("from .base import held\n__all__ = ['more']\n"
                                       "def more():\n    return held() + 1\n")
     (root / "tests" / "test_upper.py").write_text("from transformer_course.upper import more\n"
                                                   "def test_more():\n    assert more() == 2\n")
@@ -110,6 +110,7 @@ def test_modules_that_a_text_mentions():
     modules = {"text", "rnn", "cli", "plots"}
     assert mutate.mentioned("from transformer_course.text import PAD", modules) == {"text"}
     assert mutate.mentioned("from transformer_course import text, rnn", modules) == {"text", "rnn"}
+    assert mutate.mentioned("from .text import PAD\nfrom . import rnn, plots", modules) == {"text", "rnn", "plots"}
     assert mutate.mentioned("run(['transformer-course', 'demo'])", modules) == {"cli"}
     assert mutate.mentioned("import torch", modules) == set()
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .additive import LastScore, UniformScore
+from .additive import STEEP, PlaceScore
 from .functional import Dropout, padding_mask, projected_loss
 from .rnn import Hidden, Recurrent
 from .seq2seq import embedding_table
@@ -100,7 +100,7 @@ def gaussian(
 
 # %% ../nbs/15_luong.ipynb #cell-23
 SCORES = {"dot": DotScore, "general": GeneralScore, "concat": ConcatScore,
-          "uniform": UniformScore, "last": LastScore}
+          "uniform": lambda *sizes: PlaceScore(0.0), "last": lambda *sizes: PlaceScore(STEEP)}
 WINDOWS = ("global", "local-m", "local-p")
 
 # %% ../nbs/15_luong.ipynb #cell-24
