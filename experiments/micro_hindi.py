@@ -12,7 +12,7 @@ import argparse
 import json
 
 import torch
-from records import RESULTS, facts, write
+from records import RESULTS, commit, facts, write
 
 from transformer_course.corpora import load
 from transformer_course.micro_hindi import focus_right
@@ -51,7 +51,7 @@ def run(model, seed, steps, corpus):
     translator = Translator.train(corpus, model=model, preset="micro", steps=steps, seed=seed, device="cpu",
                                   precision="highest", progress=False)
     training = translator.config["training"]
-    result = {"seed": seed, "seconds": round(training["seconds"], 1),
+    result = {"seed": seed, "commit": commit(), "seconds": round(training["seconds"], 1),
               "tokens_per_second": round(training["tokens"] / training["seconds"]),
               "valid": {k: translator.config["valid"][k] for k in ("exact_match", "bleu", "aer")}, "scores": {}, "by_length": {}}
     for split in SPLITS:
