@@ -10,7 +10,6 @@ from transformer_course.attention import attention
 from transformer_course.distances import InAttention
 from transformer_course.functional import causal_mask
 from transformer_course.positions import sinusoids
-from transformer_course.transformer import Embedding, Encoder, Output, State
 
 
 class GatedFeedForward(nn.Module):
@@ -142,32 +141,3 @@ class Linear:
         weights = (query @ key.mT).tril()                                                  # among the last words
         total = weights.sum(-1, keepdim=True) + query @ cache.keys.mT
         return (weights @ value + query @ cache.products) / total, None
-
-
-class CausalModel(nn.Module):
-    """A language model of ready parts, as far as a search needs it; its source is the prompt."""
-
-    def __init__(self, embedding: Embedding, stack: Encoder, output: Output, pad_id: int, bos_id: int, eos_id: int):
-        super().__init__()
-        self.embedding, self.stack, self.output = embedding, stack, output
-        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
-
-    def forward(self, tokens: Tensor) -> Tensor:   # (B, T) -> (B, T, V)
-        return self.output(self.stack(self.embedding(tokens), causal_mask(tokens.shape[1]))[0])
-
-    def loss(self, tokens: Tensor, smoothing: float = 0.0) -> Tensor:   # (B, T + 1)
-        hidden = self.stack(self.embedding(tokens[:, :-1]), causal_mask(tokens.shape[1] - 1))[0]
-        return self.output.loss(hidden, tokens[:, 1:], smoothing, self.pad_id)
-
-    def first(self, src: Tensor) -> Tensor:
-        return src[:, -1]
-
-    def start(self, src: Tensor) -> State:
-        if src.shape[1] == 1:
-            return State(self.stack.new_caches())
-        x = self.embedding(src[:, :-1])
-        return State(self.stack(x, causal_mask(x.shape[1]), self.stack.new_caches())[2])
-
-    def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
-        hidden, looks, caches = self.stack(self.embedding(token[:, None], state.position), caches=state.caches)
-        return self.output(hidden[:, 0]), replace(state, caches=caches)

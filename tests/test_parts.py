@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from parts import Buckets, CausalModel, GatedFeedForward, Linear, RelativeXL, Window
+from parts import Buckets, GatedFeedForward, Linear, RelativeXL, Window
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -24,6 +24,7 @@ from transformer_course.functional import causal_mask, padding_mask
 from transformer_course.positions import Learned, Sinusoidal, sinusoids
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.transformer import Decoder, Embedding, Encoder, EncoderLayer, Output, Parts, State, Transformer
+from transformer_course.transformer_lm import TransformerLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 gelu, gelu_tanh = F.gelu, partial(F.gelu, approximate="tanh")
@@ -76,7 +77,7 @@ def our_gpt2(activation=gelu_tanh, eps=1e-5, last=True):
     table, norm = nn.Embedding(37, 20), partial(nn.LayerNorm, 20, eps=eps)
     parts = Parts(partial(MultiHeadAttention, 20, 5), partial(FeedForward, 20, 28, activation=activation),
                   partial(Residual, 20, 0.0, "pre", lambda d: norm()), final_norm=norm if last else nn.Identity)
-    return CausalModel(Embedding(table, Learned(20, 150), 0.0, scaled=False), Encoder(3, parts), Output(table), 36, 36, 36).double()
+    return TransformerLM.from_parts(Embedding(table, Learned(20, 150), 0.0, scaled=False), Encoder(3, parts), Output(table), 36, 36, 36).double()
 
 
 def gpt2_weights(w):
@@ -329,7 +330,7 @@ def language_model(pattern=Dense, places=InAttention, seed=1):
     torch.manual_seed(seed)
     table = nn.Embedding(17, 12)
     parts = Parts(lambda: MultiHeadAttention(12, 3, pattern=pattern()), partial(FeedForward, 12, 20), partial(Residual, 12, 0.0, "pre"), places, partial(nn.LayerNorm, 12))
-    return CausalModel(Embedding(table, None, 0.0), Encoder(2, parts), Output(table), 0, 1, 2).eval()
+    return TransformerLM.from_parts(Embedding(table, None, 0.0), Encoder(2, parts), Output(table), 0, 1, 2).eval()
 
 
 @pytest.mark.parametrize("pattern, places", [*((p, "none") for p in PATTERNS), *(("dense", place) for place in PLACES), ("window", "alibi"), ("window", "XL")])
