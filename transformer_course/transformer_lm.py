@@ -24,7 +24,7 @@ from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 from .transformer import Embedding, Encoder, Output, Parts, State
 
-# %% ../nbs/30_transformer_lm.ipynb #0da6515d
+# %% ../nbs/30_transformer_lm.ipynb #455295ed
 class TransformerLM(nn.Module):
     """A Transformer without a source: each word reads itself and the words before it [Radford et al. 2018].
 
@@ -47,25 +47,25 @@ class TransformerLM(nn.Module):
         positions: str = "learned",        # or "sinusoidal", "relative", "rotary", "alibi", "none" (lesson 21a)
         activation: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh"),
         attention_dropout: float = 0.0,    # on the attention weights
+        scaled: bool = True,               # embeddings times √D; False: as they are, as in GPT-2
         max_len: int = 512,                # longest text, for learned positions only
         pad_id: int = PAD,
         bos_id: int = BOS,
         eos_id: int = EOS,
     ):
         super().__init__()
-        _check_sizes(words=words, d_model=d_model, n_heads=n_heads, n_layers=n_layers, max_len=max_len,
-                     d_ff=4 * d_model if d_ff is None else d_ff)
+        d_ff = 4 * d_model if d_ff is None else d_ff
+        _check_sizes(words=words, d_model=d_model, n_heads=n_heads, n_layers=n_layers, d_ff=d_ff, max_len=max_len)
         table = embedding_table(words, d_model)
         codes, places = make_positions(positions, d_model, n_heads, max_len)
         parts = Parts(
             attention=partial(MultiHeadAttention, d_model, n_heads, attention_dropout),
-            feed_forward=partial(FeedForward, d_model, 4 * d_model if d_ff is None else d_ff,
-                                 activation=activation),
+            feed_forward=partial(FeedForward, d_model, d_ff, activation=activation),
             residual=partial(Residual, d_model, dropout, norm),
             places=places,
             final_norm=partial(nn.LayerNorm, d_model) if norm == "pre" else nn.Identity)
         output = Output(table if tied else nn.Linear(d_model, words, bias=False))
-        self._hold(Embedding(table, codes, dropout), Encoder(n_layers, parts), output, (pad_id, bos_id, eos_id))
+        self._hold(Embedding(table, codes, dropout, scaled), Encoder(n_layers, parts), output, (pad_id, bos_id, eos_id))
 
     @classmethod
     def from_parts(
@@ -84,6 +84,7 @@ class TransformerLM(nn.Module):
         return model
 
     def _hold(self, embedding, stack, output, ids) -> None:
+        "Keep the parts and special ids."
         self.embedding, self.stack, self.output = embedding, stack, output
         self.pad_id, self.bos_id, self.eos_id = ids
 
