@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
-# %% ../nbs/04_scoring.ipynb #cell-6
+# %% ../nbs/04_scoring.ipynb #cell-8
 def _same_length(**lists) -> int:
     lengths = {name: len(values) for name, values in lists.items() if values is not None}
     if len(set(lengths.values())) > 1:
@@ -24,7 +24,7 @@ def _same_length(**lists) -> int:
         raise ValueError(f"nothing to score: {' and '.join(lengths)} are empty")
     return min(lengths.values())
 
-# %% ../nbs/04_scoring.ipynb #677e1cf6
+# %% ../nbs/04_scoring.ipynb #cell-9
 def exact_match(
     hypotheses,          # N sentences
     references,          # N sentences
@@ -36,7 +36,7 @@ def exact_match(
     n = _same_length(hypotheses=hypotheses, references=references)
     return sum(h == r for h, r in zip(hypotheses, references)) / n
 
-# %% ../nbs/04_scoring.ipynb #cell-13
+# %% ../nbs/04_scoring.ipynb #cell-24
 @dataclass(frozen=True)
 class Score:
     """A score and the recipe by which it was computed."""
@@ -50,7 +50,7 @@ class Score:
     def __str__(self) -> str:
         return f"{self.value:.1f} ({self.signature})"
 
-# %% ../nbs/04_scoring.ipynb #cell-14
+# %% ../nbs/04_scoring.ipynb #cell-25
 def bleu(
     hypotheses,              # N sentences, plain text with its case and punctuation
     references,              # N sentences
@@ -81,7 +81,7 @@ def chrf(
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(value, str(metric.get_signature()))
 
-# %% ../nbs/04_scoring.ipynb #cell-29
+# %% ../nbs/04_scoring.ipynb #cell-37
 @dataclass(frozen=True)
 class AlignmentScore:
     """Alignment quality of a corpus, each number from 0 to 1."""
@@ -120,7 +120,7 @@ def alignment_error_rate(
     """The alignment error rate alone; see `alignment_scores`. [Och & Ney 2003]"""
     return alignment_scores(predicted, sure, possible).error_rate
 
-# %% ../nbs/04_scoring.ipynb #e4194aad
+# %% ../nbs/04_scoring.ipynb #cell-40
 def perplexity(
     nll: float,          # negative log-likelihood, summed over the tokens, in nats
     tokens: int,         # how many
@@ -155,7 +155,7 @@ def corpus_perplexity(
         model.train(was_training)
     return perplexity(total, tokens)
 
-# %% ../nbs/04_scoring.ipynb #538d66c4
+# %% ../nbs/04_scoring.ipynb #cell-45
 def _pool(word_of_piece, n_pieces: int, name: str) -> np.ndarray:
     """(W, n_pieces): 1 where a piece belongs to a word; pieces beyond the list belong to none."""
     words = np.asarray(word_of_piece, dtype=int)
@@ -192,7 +192,7 @@ def links_from_attention(
     best = words.argmax(1)
     return {(int(i), j) for j, i in enumerate(best) if i < len(sources) and words[j, i] >= threshold}
 
-# %% ../nbs/04_scoring.ipynb #551b438e
+# %% ../nbs/04_scoring.ipynb #cell-48
 def length_groups(
     sources,             # N sentences; length is counted in words
     edges,               # rising upper bounds: (5, 10) makes the groups 1-5, 6-10 and 11+
@@ -226,7 +226,7 @@ def by_length(
     return {name: (sum(float(scores[k]) for k in members) / len(members), len(members))
             for name, members in length_groups(sources, edges).items()}
 
-# %% ../nbs/04_scoring.ipynb #5db645b2
+# %% ../nbs/04_scoring.ipynb #cell-51
 def paired_bootstrap(
     first,               # N scores, one for each sentence
     second,              # N scores of the other system for the same sentences
