@@ -190,7 +190,7 @@ def histogram(
     _legend(ax, len(series), beside=True)
     return _label(ax, xlabel, "share" if share else "count", title)
 
-# %% ../nbs/03_plots.ipynb #bf819a2e
+# %% ../nbs/03_plots.ipynb #cell-38
 def token_strip(
     tokens,                     # N strings
     amounts,                    # N numbers
