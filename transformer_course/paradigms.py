@@ -103,7 +103,7 @@ def _held_out(key: tuple[str, str, str, str]) -> bool:
 
 
 def splits() -> dict[str, list[Form]]:
-    """The puzzle's `given` (6) and `asked` (4) cells; all cells, in `train` or in `test` (those asked, too)."""
+    """The puzzle's `given` (6) and `asked` (4) cells; all cells, in `train` or (those asked, too) `test`."""
     keys = [(v, t) + c for v in VERBS for t in TENSES for c in CELLS]
     return {"train": [form(*k) for k in keys if not _held_out(k)],
             "test": [form(*k) for k in keys if _held_out(k)],
