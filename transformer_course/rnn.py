@@ -127,7 +127,7 @@ class GRUCell(nn.Module):
     def forward(self, x: Tensor, hidden: Hidden) -> Hidden:   # (B, D), ((B, H),)
         return self.update(self.project(x), hidden)
 
-# %% ../nbs/10_rnn.ipynb #cell-34
+# %% ../nbs/10_rnn.ipynb #ae6594de
 def unroll(
     cell: nn.Module,              # an RNNCell, LSTMCell or GRUCell
     x: Tensor,                    # (B, T, D)
@@ -138,13 +138,17 @@ def unroll(
     """Run a cell over a batch of sentences; the product with the inputs is taken out of the loop."""
     projected = cell.project(x.transpose(0, 1)).unbind(0)                   # T times (B, gates)
     real = None if mask is None else mask.unsqueeze(-1).unbind(1)           # T times (B, 1)
-    outputs = [None] * len(projected)
-    for t in reversed(range(len(projected))) if reverse else range(len(projected)):
+    order, outputs = range(len(projected)), [None] * len(projected)
+    for t in reversed(order) if reverse else order:
         new = cell.update(projected[t], hidden)
-        hidden = new if real is None else tuple(torch.where(real[t], n, old) for n, old in zip(new, hidden))
-        outputs[t] = hidden[0]
-    stacked = torch.stack(outputs, dim=1)
-    return stacked if mask is None else stacked.masked_fill(~mask.unsqueeze(-1), 0), hidden
+        if mask is not None:                                                # hold the state at padding
+            new = tuple(torch.where(real[t], after, before) for after, before in zip(new, hidden))
+        hidden = new
+        outputs[t] = hidden[0]                                              # the notes after word t
+    stacked = torch.stack(outputs, dim=1)                                   # (B, T, H)
+    if mask is not None:
+        stacked = stacked.masked_fill(~mask.unsqueeze(-1), 0)               # nothing is said about padding
+    return stacked, hidden
 
 # %% ../nbs/10_rnn.ipynb #cell-37
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
