@@ -31,7 +31,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
-# %% ../nbs/22_blocks.ipynb #cell-20
+# %% ../nbs/22_blocks.ipynb #3dd217c0
 class Residual(nn.Module):
     """Add & norm around a sublayer, before or after it [Vaswani et al. 2017, §3.1, §5.4; Xiong et al. 2020].
 
@@ -56,7 +56,7 @@ class Residual(nn.Module):
         return self.norm(x) if self.pre else x
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:   # (B, T, D) each
-        "Add what the sublayer said."
+        "Add the output of the sublayer."
         total = x + self.dropout(output)
         return total if self.pre else self.norm(total)
 

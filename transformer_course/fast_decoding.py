@@ -19,16 +19,16 @@ from torch.nn import functional as F
 from .attention import Dense, MultiHeadAttention, Projection
 from .transformer import CrossAttention, Decoder, DecoderLayer, Output, SelfAttention, Transformer
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-10
-LEAST_SOURCE = 16   # places for source words: PyTorch's softmax over fewer is slower, even ten times (no vector instructions)
+# %% ../nbs/27_fast_decoding.ipynb #12a96d85
+LEAST_SOURCE = 16   # places for source words: PyTorch's softmax over fewer is up to ten times slower (no vector instructions)
 ROOM = 16   # spare places per hypothesis in a new store; small: it is copied more often; large: more masked places to attend over
 
 
 def forbid(allowed: Tensor, dtype: torch.dtype) -> Tensor:   # bool
-    "What to add to scores: 0 where attention is allowed, elsewhere so little that the weight is 0 beside any allowed one."
+    "What to add to scores: 0 where attention is allowed, elsewhere so low a number that the weight is 0 next to any allowed one."
     return torch.zeros((), dtype=dtype, device=allowed.device).where(allowed, torch.finfo(dtype).min)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-11
+# %% ../nbs/27_fast_decoding.ipynb #371f7f0a
 @dataclass(eq=False)
 class Store:
     """Memory for keys and values, which several states may share; the first to go on writes into it."""
@@ -39,7 +39,7 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class SharedCache:
-    """Keys and values of n sentences with W hypotheses each: each generated word is stored once, whoever has read it."""
+    """Keys and values of n sentences with W hypotheses each: each generated word is stored once, however many have read it."""
 
     store: Store
     read: Tensor        # (n, W, R) True where a hypothesis has the word in its prefix
@@ -317,12 +317,12 @@ def fast(model: nn.Module, dtype: torch.dtype | None = None) -> "FastDecoder | n
     """
     return model if _obstacle(model) else FastDecoder(model, dtype)
 
-# %% ../nbs/27_fast_decoding.ipynb #cell-28
+# %% ../nbs/27_fast_decoding.ipynb #03d604da
 def on_each_core(work: Callable, items: Iterable, workers: int | None = None) -> Iterator:
     """work(item) for every item, in order, in `workers` threads; PyTorch's threads are divided among the workers.
 
     Nothing runs before the first result is asked for. An item's error is raised where its result would be; what has not
-    begun by then is cancelled, and later results are lost. The workers do not inherit `torch.no_grad` and its like: `work`
+    begun by then is cancelled, and later results are lost. The workers do not inherit `torch.no_grad` or the like: `work`
     enters what it needs. Until the end, threads that others start have a worker's share of PyTorch's threads too.
     """
     threads = torch.get_num_threads()
