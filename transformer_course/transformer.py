@@ -58,7 +58,7 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:   # (B, T) ids -> (B, T, D)
         return self.place(self.words(tokens), start)
 
-# %% ../nbs/23_transformer.ipynb #cf80b915
+# %% ../nbs/23_transformer.ipynb #cell-25
 class Output(nn.Module):
     """From hidden vectors to a score for each word; it may share the embedding's matrix [Press & Wolf 2017].
 
@@ -72,7 +72,7 @@ class Output(nn.Module):
     ):
         super().__init__()
         if getattr(table, "bias", None) is not None:
-            raise ValueError("Output: the table has a bias of its own: make it with bias=False, and give Output bias=True")
+            raise ValueError("Output: the table has a bias: make it without, and give bias=True")
         self.table = table
         self.bias = nn.Parameter(torch.zeros(len(table.weight))) if bias else None
 
@@ -288,7 +288,7 @@ class State:
         mask = None if self.source_mask is None else self.source_mask.index_select(0, rows)
         return State(tuple(cache.select(rows) for cache in self.caches), source, mask)
 
-# %% ../nbs/23_transformer.ipynb #f0e99d04
+# %% ../nbs/23_transformer.ipynb #cell-39
 class Transformer(nn.Module):
     """The Transformer [Vaswani et al. 2017]; the defaults are the paper's base model.
 
@@ -365,7 +365,7 @@ class Transformer(nn.Module):
         return self.encode_embedded(self.src_embedding(src), mask), mask
 
     def encode_embedded(self, x: Tensor, mask: Tensor) -> Tensor:   # (B, S, D), (B, 1, 1, S) -> (B, S, D)
-        "Encode vectors that already hold their positions: words, patches of a picture, frames of speech."
+        "Encode vectors that know their places already: words, patches of a picture, frames of speech."
         memory, looks, caches = self.encoder(x, mask)
         return memory
 
