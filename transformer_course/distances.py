@@ -93,14 +93,14 @@ class Rotary(InAttention):
         (sin, cos), (a, b) = codes.unflatten(-1, (-1, 2)).unbind(-1), x.unflatten(-1, (-1, 2)).unbind(-1)
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
 
-# %% ../nbs/21a_distances.ipynb #abb49d0f
+# %% ../nbs/21a_distances.ipynb #f3d58a6b
 def alibi_slopes(
     n_heads: int,     # H, any number from 1
 ) -> list[float]:
     """The slopes 2^(-8h/H) of ALiBi [Press et al. 2022].
 
-    If H is not a power of two, the slopes of the next lower one come first. Then comes every second slope for twice
-    that number of heads, as in the authors' code.
+    If H is not a power of two, the slopes of the next lower one come first. Then comes every second slope
+    for twice that number of heads, as in the authors' code.
     Raises ValueError if n_heads is below 1.
     """
     if n_heads < 1:
