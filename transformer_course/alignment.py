@@ -153,8 +153,8 @@ class Model1:
             found.append(frozenset((i - 1, j) for j, (p, i) in enumerate(zip(best.tolist(), origin.tolist())) if i and p))
         return found
 
-# %% ../nbs/13_alignment.ipynb #cell-33
-FLOOR = 1e-12     # for what was never seen: small, but no zero, or a sentence with a new word would have no path
+# %% ../nbs/13_alignment.ipynb #7bd402b5
+FLOOR = 1e-12     # for unseen words: small but not zero, or a sentence with one would have no path
 
 
 def _jumps(weights: Tensor, size: int) -> Tensor:   # (2 L + 1,) by width, S -> (S + 1, S + 1)
@@ -166,7 +166,7 @@ def _jumps(weights: Tensor, size: int) -> Tensor:   # (2 L + 1,) by width, S -> 
 
 
 def _batches(places: Sequence[Tensor], cells: int = 200_000) -> list[list[int]]:
-    "Indices of sentence pairs of one source length, so that a batch is a rectangle; targets of like lengths."
+    "Indices of sentence pairs of one source length, so that a batch is a rectangle; similar target lengths."
     order = sorted(range(len(places)), key=lambda n: (places[n].shape[1], len(places[n])))
     batches: list[list[int]] = []
     for n in order:

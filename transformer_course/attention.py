@@ -42,7 +42,7 @@ def _may_have_empty_rows(mask: Tensor) -> bool:
     "Whether some row may allow no key. On a GPU (it would have to wait) and in a compiler: always yes."
     return mask.device.type != "cpu" or torch.compiler.is_compiling() or not mask.any(-1).all()
 
-# %% ../nbs/20_attention.ipynb #cell-49
+# %% ../nbs/20_attention.ipynb #1e9a6e87
 LARGE = 256 * 256   # weights of one head above which the fused kernel is faster on a CPU
 
 
@@ -57,7 +57,7 @@ def _fused_attention(query, key, value, mask, bias, dropout) -> Tensor:
 
 
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    "An exporter gets the plain road, too: there no size may decide, and every program knows its operations."
+    "An exporter gets the plain version, too: there no size may decide, and all runtimes know its operations."
     exporting = getattr(torch.compiler, "is_exporting", lambda: False)()   # missing in PyTorch before 2.7
     return exporting or (query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= LARGE)
 

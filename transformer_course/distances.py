@@ -93,13 +93,14 @@ class Rotary(InAttention):
         (sin, cos), (a, b) = codes.unflatten(-1, (-1, 2)).unbind(-1), x.unflatten(-1, (-1, 2)).unbind(-1)
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
 
-# %% ../nbs/21a_distances.ipynb #cell-25
+# %% ../nbs/21a_distances.ipynb #f3d58a6b
 def alibi_slopes(
     n_heads: int,     # H, any number from 1
 ) -> list[float]:
     """The slopes 2^(-8h/H) of ALiBi [Press et al. 2022].
 
-    If H is no power of two, they are filled up from twice the next lower one, as its authors' code does.
+    If H is not a power of two, the slopes of the next lower one come first. Then comes every second slope
+    for twice that number of heads, as in the authors' code.
     Raises ValueError if n_heads is below 1.
     """
     if n_heads < 1:
@@ -137,7 +138,7 @@ class ALiBi(InAttention):
         "What to add to the scaled scores."
         return alibi(self.n_heads, query.shape[2], S, start, query.device).to(query.dtype)
 
-# %% ../nbs/21a_distances.ipynb #cell-27
+# %% ../nbs/21a_distances.ipynb #4b1ebecc
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 
@@ -147,7 +148,7 @@ def make_positions(
     n_heads: int,        # H
     max_len: int = 512,  # longest sequence, for "learned" only
 ) -> tuple[nn.Module | None, Callable[[], InAttention]]:  # codes to add, maker of each layer's part
-    """What a model needs to know its words' places.
+    """What a model needs in order to know the places of its words.
 
     Raises ValueError for an unknown name.
     """

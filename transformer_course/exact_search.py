@@ -18,10 +18,10 @@ from .protocols import DecodingState, Searchable
 from .search import Adjust, Hypotheses, beam_search
 from .search import _banned, _check_source, _first_words, _hypotheses, _limits, _log_probs
 
-# %% ../nbs/12a_exact_search.ipynb #cell-16
+# %% ../nbs/12a_exact_search.ipynb #20e161f4
 def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tensor,
                    mask: Tensor | None) -> None:
-    "One line for each way in which three tables are no trellis."
+    "Raise ValueError, in one line, for tables that do not form a trellis."
     if log_emission.dim() != 3 or 0 in log_emission.shape:
         raise ValueError(f"log_emission must be (B, T, N) with B, T, N >= 1, not {tuple(log_emission.shape)}")
     B, T, N = log_emission.shape

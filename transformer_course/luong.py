@@ -78,13 +78,13 @@ class ConcatScore(nn.Module):
         asked = F.linear(query, self.both.weight[:, :self.d_query])                     # (B, T, A)
         return torch.tanh(asked.unsqueeze(2) + projected.unsqueeze(1)) @ self.score     # through (B, T, S, A)
 
-# %% ../nbs/15_luong.ipynb #cell-18
+# %% ../nbs/15_luong.ipynb #3aaaebfd
 def in_window(
     centre: Tensor,   # (B, T) where each target word looks, 0 = first source word
     size: int,        # S
     reach: int,       # D, source words to either side
 ) -> Tensor:          # (B, T, S) bool, True within reach
-    """Which source positions stand in each target word's window [Luong et al. 2015, §3.2]."""
+    """Which source positions lie in each target word's window [Luong et al. 2015, §3.2]."""
     place = torch.arange(size, device=centre.device)
     return (place - centre.unsqueeze(-1)).abs() <= reach
 

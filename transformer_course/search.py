@@ -90,7 +90,7 @@ def _hypotheses(
     best = tokens[:, 0, :max(lengths)].masked_fill(scores[:, :1] == -math.inf, model.pad_id)   # (B, L)
     return Hypotheses(best, scores[:, 0], log_probs, nbest)
 
-# %% ../nbs/12_search.ipynb #cell-29
+# %% ../nbs/12_search.ipynb #77a1c7bd
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -140,7 +140,7 @@ def _banned(model: Searchable, device: torch.device) -> tuple[Tensor, Tensor]:
 def _time_to_look(t: int, device: torch.device) -> bool:
     """Whether to ask now which sentences are done. A GPU has to wait at each look, so there only every eighth step.
 
-    Greedy and beam searches find the same whenever we look. Random draws may differ: rows that have ended use some.
+    Greedy and beam searches find the same, however often we look. Random draws may differ: rows that have ended use some.
     """
     return device.type == "cpu" or t % 8 == 0
 

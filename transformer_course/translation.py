@@ -24,7 +24,7 @@ from .text import Tokenizer
 from .training import accelerator_for
 from .translating import SearchOptions, source_row, translate
 
-# %% ../nbs/25_translation.ipynb #cell-17
+# %% ../nbs/25_translation.ipynb #868eda5f
 class Translator(ModelHubMixin, library_name="transformer-course", tags=["translation"]):
     """A trained model with its tokenizer and what is known of them."""
 
@@ -90,8 +90,8 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
     ) -> list[str]:
         """Translate sentences, in their order; each as if it were alone.
 
-        Raises ValueError, before any is translated, for options that cannot be, and for a sentence that is
-        empty, not valid Unicode or too long; it is named by its number.
+        Raises ValueError, before any is translated, for options that make no sense, and for a sentence
+        that is empty, not valid Unicode or too long; it is named by its number.
         """
         return translate(self.model, self.tokenizer, sentences, SearchOptions(beam_size, **options))
 
