@@ -24,7 +24,7 @@ from .protocols import Cache
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/23_transformer.ipynb #cell-24
+# %% ../nbs/23_transformer.ipynb #cell-21
 class Embedding(nn.Module):
     """Words as vectors: the row times √D, plus the code of its place [Vaswani et al. 2017, §3.4, §3.5]."""
 
@@ -58,7 +58,7 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:   # (B, T) ids -> (B, T, D)
         return self.place(self.words(tokens), start)
 
-# %% ../nbs/23_transformer.ipynb #cell-25
+# %% ../nbs/23_transformer.ipynb #cell-22
 class Output(nn.Module):
     """From hidden vectors to a score for each word; it may share the embedding's matrix [Press & Wolf 2017].
 
@@ -88,7 +88,7 @@ class Output(nn.Module):
         "Label-smoothed cross-entropy, in chunks, so that the logits are never all in memory (lesson 05)."
         return projected_loss(hidden, self.weight, self.bias, target, smoothing, pad_id)
 
-# %% ../nbs/23_transformer.ipynb #cell-26
+# %% ../nbs/23_transformer.ipynb #cell-23
 class SelfAttention(nn.Module):
     """A sequence that attends to itself, in one pass or continuing from a cache."""
 
@@ -117,7 +117,7 @@ class SelfAttention(nn.Module):
         cache = cache.append(key, value)
         return *self.heads.read(query, cache, mask, bias=bias, need_weights=need_weights), cache
 
-# %% ../nbs/23_transformer.ipynb #cell-27
+# %% ../nbs/23_transformer.ipynb #cell-24
 Maker = Callable[[], nn.Module]   # gives a new part at each call
 
 
@@ -132,7 +132,7 @@ class Parts:
     final_norm: Maker = nn.Identity         # makes what ends the whole stack; called once
     cross_attention: Maker | None = None   # makes a decoder's second MultiHeadAttention; None: as `attention`
 
-# %% ../nbs/23_transformer.ipynb #cell-29
+# %% ../nbs/23_transformer.ipynb #cell-26
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -154,7 +154,7 @@ class EncoderLayer(nn.Module):
         x = around_attention.after(x, heard)
         return around_feed_forward(x, self.feed_forward), weights, cache
 
-# %% ../nbs/23_transformer.ipynb #cell-31
+# %% ../nbs/23_transformer.ipynb #cell-28
 class Encoder(nn.Module):
     """A stack of encoder layers. With a causal mask it is the stack of a language model such as GPT."""
 
@@ -182,7 +182,7 @@ class Encoder(nn.Module):
             kept.append(cache)
         return self.final_norm(x), looks, tuple(kept)
 
-# %% ../nbs/23_transformer.ipynb #cell-33
+# %% ../nbs/23_transformer.ipynb #cell-30
 KeyValue = tuple[Tensor, Tensor]   # keys and values, each (B, H, S, K)
 
 
@@ -207,7 +207,7 @@ class CrossAttention(nn.Module):
         (query,) = self.heads.project(x, QUERY)
         return self.heads.attend(query, *source, mask, need_weights=need_weights)
 
-# %% ../nbs/23_transformer.ipynb #cell-34
+# %% ../nbs/23_transformer.ipynb #cell-31
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention, feed-forward [Vaswani et al. 2017, §3.1]."""
 
@@ -234,7 +234,7 @@ class DecoderLayer(nn.Module):
         x = around_cross.after(x, heard)
         return around_feed_forward(x, self.feed_forward), weights, cache
 
-# %% ../nbs/23_transformer.ipynb #cell-36
+# %% ../nbs/23_transformer.ipynb #cell-33
 class Decoder(nn.Module):
     """A stack of decoder layers."""
 
@@ -268,7 +268,7 @@ class Decoder(nn.Module):
             kept.append(cache)
         return self.final_norm(x), looks, tuple(kept)
 
-# %% ../nbs/23_transformer.ipynb #cell-37
+# %% ../nbs/23_transformer.ipynb #cell-34
 @dataclass(frozen=True, eq=False)
 class State:
     """What decoding needs to know: the words so far and, in a translator, the source."""
@@ -288,7 +288,7 @@ class State:
         mask = None if self.source_mask is None else self.source_mask.index_select(0, rows)
         return State(tuple(cache.select(rows) for cache in self.caches), source, mask)
 
-# %% ../nbs/23_transformer.ipynb #cell-39
+# %% ../nbs/23_transformer.ipynb #cell-36
 class Transformer(nn.Module):
     """The Transformer [Vaswani et al. 2017]; the defaults are the paper's base model.
 
@@ -429,7 +429,7 @@ class Transformer(nn.Module):
         chosen = torch.stack(looks).mean(0) if layer is None else looks[layer]   # (B, H, T, S)
         return chosen.mean(1) if head is None else chosen[:, head]
 
-# %% ../nbs/23_transformer.ipynb #cell-40
+# %% ../nbs/23_transformer.ipynb #cell-37
 def _check_sizes(**sizes: int) -> None:
     "Every size must be a positive whole number."
     for name, value in sizes.items():
