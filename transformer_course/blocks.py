@@ -31,7 +31,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
-# %% ../nbs/22_blocks.ipynb #3dd217c0
+# %% ../nbs/22_blocks.ipynb #cell-20
 class Residual(nn.Module):
     """Add & norm around a sublayer, before or after it [Vaswani et al. 2017, §3.1, §5.4; Xiong et al. 2020].
 

@@ -93,7 +93,7 @@ class Rotary(InAttention):
         (sin, cos), (a, b) = codes.unflatten(-1, (-1, 2)).unbind(-1), x.unflatten(-1, (-1, 2)).unbind(-1)
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
 
-# %% ../nbs/21a_distances.ipynb #f3d58a6b
+# %% ../nbs/21a_distances.ipynb #cell-25
 def alibi_slopes(
     n_heads: int,     # H, any number from 1
 ) -> list[float]:
@@ -138,7 +138,7 @@ class ALiBi(InAttention):
         "What to add to the scaled scores."
         return alibi(self.n_heads, query.shape[2], S, start, query.device).to(query.dtype)
 
-# %% ../nbs/21a_distances.ipynb #4b1ebecc
+# %% ../nbs/21a_distances.ipynb #cell-27
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 

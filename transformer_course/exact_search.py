@@ -18,7 +18,7 @@ from .protocols import DecodingState, Searchable
 from .search import Adjust, Hypotheses, beam_search
 from .search import _banned, _check_source, _first_words, _hypotheses, _limits, _log_probs
 
-# %% ../nbs/12a_exact_search.ipynb #20e161f4
+# %% ../nbs/12a_exact_search.ipynb #cell-16
 def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tensor,
                    mask: Tensor | None) -> None:
     "Raise ValueError, in one line, for tables that do not form a trellis."

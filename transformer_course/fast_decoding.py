@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from .attention import Dense, MultiHeadAttention, Projection
 from .transformer import CrossAttention, Decoder, DecoderLayer, Output, SelfAttention, Transformer
 
-# %% ../nbs/27_fast_decoding.ipynb #12a96d85
+# %% ../nbs/27_fast_decoding.ipynb #cell-10
 LEAST_SOURCE = 16   # places for source words: PyTorch's softmax over fewer is up to ten times slower (no vector instructions)
 ROOM = 16   # spare places per hypothesis in a new store; small: it is copied more often; large: more masked places to attend over
 
@@ -28,7 +28,7 @@ def forbid(allowed: Tensor, dtype: torch.dtype) -> Tensor:   # bool
     "What to add to scores: 0 where attention is allowed, elsewhere so low a number that the weight is 0 next to any allowed one."
     return torch.zeros((), dtype=dtype, device=allowed.device).where(allowed, torch.finfo(dtype).min)
 
-# %% ../nbs/27_fast_decoding.ipynb #371f7f0a
+# %% ../nbs/27_fast_decoding.ipynb #cell-11
 @dataclass(eq=False)
 class Store:
     """Memory for keys and values, which several states may share; the first to go on writes into it."""
@@ -317,7 +317,7 @@ def fast(model: nn.Module, dtype: torch.dtype | None = None) -> "FastDecoder | n
     """
     return model if _obstacle(model) else FastDecoder(model, dtype)
 
-# %% ../nbs/27_fast_decoding.ipynb #03d604da
+# %% ../nbs/27_fast_decoding.ipynb #cell-28
 def on_each_core(work: Callable, items: Iterable, workers: int | None = None) -> Iterator:
     """work(item) for every item, in order, in `workers` threads; PyTorch's threads are divided among the workers.
 

@@ -20,7 +20,7 @@ from .rnn import Hidden, Recurrent
 from .scoring import perplexity
 from .text import BOS, EOS, PAD
 
-# %% ../nbs/10a_language_models.ipynb #70cfff3b
+# %% ../nbs/10a_language_models.ipynb #cell-17
 class NGramModel:
     """Counts of all orders up to n, mixed with weights from held-out text [Jelinek & Mercer 1980].
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .functional import Dropout
 
-# %% ../nbs/10_rnn.ipynb #2a9affc1
+# %% ../nbs/10_rnn.ipynb #cell-26
 Hidden = tuple[Tensor, ...]   # what a cell carries: (h,), or (h, c) for an LSTM; each (B, H)
 
 
@@ -127,7 +127,7 @@ class GRUCell(nn.Module):
     def forward(self, x: Tensor, hidden: Hidden) -> Hidden:   # (B, D), ((B, H),)
         return self.update(self.project(x), hidden)
 
-# %% ../nbs/10_rnn.ipynb #65fc26a6
+# %% ../nbs/10_rnn.ipynb #cell-34
 def unroll(
     cell: nn.Module,              # an RNNCell, LSTMCell or GRUCell
     x: Tensor,                    # (B, T, D)
@@ -153,7 +153,7 @@ def unroll(
 # %% ../nbs/10_rnn.ipynb #cell-37
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 
-# %% ../nbs/10_rnn.ipynb #50d07d2d
+# %% ../nbs/10_rnn.ipynb #cell-38
 class Recurrent(nn.Module):
     """Recurrent layers over padded batches; they give what nn.GRU and nn.LSTM give for packed sequences.
 

@@ -42,7 +42,7 @@ class Job:
         known("model", self.model, MODELS)
         known("preset", self.preset, PRESETS)
 
-# %% ../nbs/25e_runs.ipynb #5eaeead2
+# %% ../nbs/25e_runs.ipynb #cell-8
 NOTE = "run.json"
 
 
@@ -114,7 +114,7 @@ def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> 
             raise ValueError(
                 f"pair {number} of {split} has {longest} tokens, and the model has {positions} positions")
 
-# %% ../nbs/25e_runs.ipynb #539b558e
+# %% ../nbs/25e_runs.ipynb #cell-12
 def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Settings:
     """The settings of a training by the job's preset."""
     return Settings(average=PRESETS[job.preset].average, seed=job.seed, device=device, precision=precision)

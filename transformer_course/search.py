@@ -90,7 +90,7 @@ def _hypotheses(
     best = tokens[:, 0, :max(lengths)].masked_fill(scores[:, :1] == -math.inf, model.pad_id)   # (B, L)
     return Hypotheses(best, scores[:, 0], log_probs, nbest)
 
-# %% ../nbs/12_search.ipynb #77a1c7bd
+# %% ../nbs/12_search.ipynb #cell-29
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
