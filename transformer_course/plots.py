@@ -6,7 +6,7 @@
 __all__ = ['PALETTE', 'AMOUNTS', 'DASHES', 'HATCHES', 'MARKERS', 'use_style', 'heat_map', 'line_plot', 'bar_plot', 'histogram',
            'token_strip', 'grid', 'save']
 
-# %% ../nbs/03_plots.ipynb #cell-5
+# %% ../nbs/03_plots.ipynb #cell-4
 from pathlib import Path
 
 import matplotlib as mpl
@@ -26,13 +26,14 @@ def use_style(
 ) -> None:
     """Set matplotlib to the course's colours, sizes and fonts, until the program ends."""
     mpl.rcParams.update({
-        "figure.dpi": dpi, "savefig.dpi": 150, "figure.figsize": (5.0, 3.2), "figure.constrained_layout.use": True,
+        "figure.dpi": dpi, "savefig.dpi": 150, "figure.figsize": (5.0, 3.2),
+        "figure.constrained_layout.use": True,
         "axes.prop_cycle": mpl.cycler(color=PALETTE), "axes.spines.top": False, "axes.spines.right": False,
         "axes.titlesize": 10, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8,
         "legend.fontsize": 8, "legend.frameon": False, "image.cmap": AMOUNTS, "font.size": 9,
         "lines.markersize": 4, "font.family": "DejaVu Sans", "svg.hashsalt": "transformer-course"})
 
-# %% ../nbs/03_plots.ipynb #cell-17
+# %% ../nbs/03_plots.ipynb #cell-15
 def _axes(ax, width: float = 5.0, height: float = 3.2):
     return plt.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
 
@@ -61,7 +62,7 @@ def _label(ax, xlabel, ylabel, title):
     ax.set(**{k: v for k, v in (("xlabel", xlabel), ("ylabel", ylabel), ("title", title)) if v is not None})
     return ax
 
-# %% ../nbs/03_plots.ipynb #cell-19
+# %% ../nbs/03_plots.ipynb #cell-20
 def heat_map(
     weights,                 # (T, S) array or tensor: row t, column s
     columns,                 # S labels, read (source)
@@ -78,7 +79,8 @@ def heat_map(
     """A table of weights as colours. Raises ValueError if labels or links do not fit the shape."""
     weights = _numbers(weights)
     if weights.ndim != 2:
-        raise ValueError(f"weights has shape {weights.shape}, and must be (T, S): one row for each written word")
+        raise ValueError(f"weights has shape {weights.shape}, "
+                         "and must be (T, S): one row for each written word")
     n_rows, n_columns = weights.shape
     _fits("columns", columns, n_columns, "column of weights")
     _fits("rows", rows, n_rows, "row of weights")
@@ -90,22 +92,24 @@ def heat_map(
     ax = _axes(ax, min(1.2 + bool(scale) + cell[0] * n_columns, 12), min(0.9 + cell[1] * n_rows, 12))
     low, high = limits or (weights.min(), weights.max())
     image = ax.imshow(weights, cmap=AMOUNTS, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
-    slant = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"} if max(map(len, map(str, columns)), default=0) > 2 else {}
-    ax.set_xticks(range(n_columns), columns, **slant)
+    long = max(map(len, map(str, columns)), default=0) > 2
+    ax.set_xticks(range(n_columns), columns,
+                  **({"rotation": 45, "ha": "left", "rotation_mode": "anchor"} if long else {}))
     ax.set_yticks(range(n_rows), rows)
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=2)
     for s, t in gold:
-        ax.add_patch(plt.Rectangle((s - 0.5, t - 0.5), 1, 1, fill=False, edgecolor=PALETTE[5], linewidth=2, gid="gold",
-                                   clip_on=False, zorder=3))        # whole at the border, too
+        ax.add_patch(plt.Rectangle((s - 0.5, t - 0.5), 1, 1, fill=False, edgecolor=PALETTE[5], linewidth=2,
+                                   gid="gold", clip_on=False, zorder=3))        # whole at the border, too
     if values:
         for (t, s), weight in np.ndenumerate(weights):
             dark = (weight - low) < 0.55 * (high - low)
-            ax.text(s, t, f"{weight:.2f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+            ax.text(s, t, f"{weight:.2f}", ha="center", va="center", fontsize=8,
+                    color="white" if dark else "black")
     if scale:
         ax.figure.colorbar(image, ax=ax, label=scale)
     return _label(ax, xlabel, ylabel, title)
 
-# %% ../nbs/03_plots.ipynb #cell-26
+# %% ../nbs/03_plots.ipynb #cell-27
 def line_plot(
     x,                          # N positions, the same for all series
     series: dict,               # name: N values
@@ -125,7 +129,8 @@ def line_plot(
         values = _numbers(values)
         _fits(f"series {name!r}", values, len(x), "x")
         colour = PALETTE[i % len(PALETTE)]
-        ax.plot(x, values, label=name, color=colour, linestyle=DASHES[i % 8], marker=MARKERS[i % 8] if len(x) <= 30 else None)
+        ax.plot(x, values, label=name, color=colour, linestyle=DASHES[i % 8],
+                marker=MARKERS[i % 8] if len(x) <= 30 else None)
         if spread and name in spread:
             band = _numbers(spread[name])
             lower, upper = band if band.ndim == 2 else (values - band, values + band)
@@ -135,7 +140,7 @@ def line_plot(
     _legend(ax, len(series), beside=False)
     return _label(ax, xlabel, ylabel, title)
 
-# %% ../nbs/03_plots.ipynb #cell-32
+# %% ../nbs/03_plots.ipynb #cell-31
 def bar_plot(
     names,                      # N labels
     series: dict,               # name: N values; one group of bars for each label
@@ -154,15 +159,16 @@ def bar_plot(
         values = _numbers(values)
         _fits(f"series {name!r}", values, len(names), "name")
         error = _numbers(spread[name]) if spread and name in spread else None
-        bars = ax.bar(np.arange(len(names)) + (i - (len(series) - 1) / 2) * width, values, width * 0.92, yerr=error,
-                      label=name, color=PALETTE[i % len(PALETTE)], hatch=HATCHES[i % 8], edgecolor="white")
+        places = np.arange(len(names)) + (i - (len(series) - 1) / 2) * width
+        bars = ax.bar(places, values, width * 0.92, yerr=error, label=name, color=PALETTE[i % len(PALETTE)],
+                      hatch=HATCHES[i % 8], edgecolor="white")
         if form:
             ax.bar_label(bars, labels=[form.format(v) for v in values], fontsize=7, padding=2)
     ax.set_xticks(range(len(names)), names)
     _legend(ax, len(series), beside=True)
     return _label(ax, xlabel, ylabel, title)
 
-# %% ../nbs/03_plots.ipynb #cell-37
+# %% ../nbs/03_plots.ipynb #cell-35
 def histogram(
     series: dict,               # name: values, any number of them
     xlabel: str,
@@ -184,7 +190,7 @@ def histogram(
     _legend(ax, len(series), beside=True)
     return _label(ax, xlabel, "share" if share else "count", title)
 
-# %% ../nbs/03_plots.ipynb #cell-42
+# %% ../nbs/03_plots.ipynb #cell-38
 def token_strip(
     tokens,                     # N strings
     amounts,                    # N numbers
@@ -192,7 +198,10 @@ def token_strip(
     title: str | None = None,
     limits=None,                # amounts at the dark and the light end; default: smallest and largest
 ) -> plt.Axes:
-    """Tokens in a row, each on a field whose colour is its amount. Raises ValueError if lengths do not fit."""
+    """Tokens in a row, each on a field with the colour of its amount.
+
+    Raises ValueError if lengths do not fit.
+    """
     amounts = _numbers(amounts)
     _fits("amounts", amounts, len(tokens), "token")
     if not len(amounts):
@@ -205,13 +214,14 @@ def token_strip(
         width = len(token) + 2
         ax.add_patch(plt.Rectangle((left, 0), width, 1, facecolor=colour, edgecolor="white", linewidth=2))
         dark = colour[:3] @ [0.3, 0.59, 0.11] < 0.5
-        ax.text(left + width / 2, 0.5, token, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        ax.text(left + width / 2, 0.5, token, ha="center", va="center", fontsize=8,
+                color="white" if dark else "black")
         left += width
     ax.set(xlim=(0, left), ylim=(0, 1))
     ax.set_axis_off()
     return _label(ax, None, None, title)
 
-# %% ../nbs/03_plots.ipynb #cell-47
+# %% ../nbs/03_plots.ipynb #cell-41
 def grid(
     n: int,                     # number of axes
     columns: int = 4,           # at most so many side by side
@@ -230,12 +240,15 @@ def grid(
         ax.remove()
     return axes[:n]
 
-# %% ../nbs/03_plots.ipynb #cell-48
+# %% ../nbs/03_plots.ipynb #cell-42
 def save(
     figure,                     # a Figure, or Axes of one
     path,                       # of the file; its ending (png, svg, pdf) decides the format
 ) -> Path:
-    """Write a picture, making its folder if need be, and close it. Raises ValueError for an unknown ending."""
+    """Write a picture, making its folder if need be, and close it.
+
+    Raises ValueError for an unknown ending.
+    """
     figure, path = getattr(figure, "figure", figure), Path(path)
     known = sorted(figure.canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in known:
