@@ -27,7 +27,7 @@ from transformer_course.transformer_lm import SegmentBatches, TransformerLM, win
 
 LENGTH, ROWS, STEPS, SCORED = 64, 24, 1500, 50_000
 RECURRENT = {"rnn": 416, "gru": 224, "lstm": 192}     # width of the notes: about as many parameters as the Transformers
-RATES = {"rnn": (0.001, 0.003), "gru": (0.003, 0.01), "lstm": (0.003, 0.01)}
+RATES = {"rnn": (0.001, 0.003), "gru": (0.003, 0.01), "lstm": (0.003, 0.01), "learned": (0.003, 0.006), "rotary": (0.003, 0.006)}
 
 
 class Reader(nn.Module):
@@ -81,7 +81,7 @@ def run(name, rate, seed, words, ids):
 def own_rate(name, words, ids):
     """The better of two rates on valid."""
     losses = {}
-    for rate in RATES.get(name, (0.003, 0.01)):
+    for rate in RATES[name]:
         model = train(name, rate, 1, STEPS // 3, words, ids)[0]
         losses[rate] = evaluate_loss(model, SegmentBatches(ids["valid"], LENGTH, ROWS))
         print(f"{name} rate {rate}: {losses[rate]:.3f} nats on valid", flush=True)
