@@ -436,7 +436,7 @@ def doctor() -> None:
     for line in _advice():
         print(f"- {line}")
 
-# %% ../nbs/91_cli.ipynb #4e3ef01d
+# %% ../nbs/91_cli.ipynb #cell-32
 @app.command()
 def start(folder: Annotated[Path, typer.Argument(
         help="A new folder, or one that was started before.")]) -> None:
@@ -501,7 +501,7 @@ def check(
     print(f"{passed} of {len(reports)} exercises passed, "
           f"{sum(r.status == 'not attempted' for r in reports)} not attempted")
 
-# %% ../nbs/91_cli.ipynb #13b556a6
+# %% ../nbs/91_cli.ipynb #cell-34
 @app.command()
 def progress(folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path(".")) -> None:
     """Show which lessons and exercises are done."""

@@ -6,7 +6,7 @@
 __all__ = ['LAB_DEFAULTS', 'CELL_SECONDS', 'NOTEBOOK_SECONDS', 'Started', 'start', 'lab_options', 'run_cells', 'check_notebook',
            'check_folder', 'check_file']
 
-# %% ../nbs/90a_course.ipynb #14dd2c40
+# %% ../nbs/90a_course.ipynb #cell-4
 import hashlib
 import json
 import os
@@ -30,7 +30,7 @@ from .reports import Report
 from .safe_calls import TooLong, safely
 from .files import write_atomically
 
-# %% ../nbs/90a_course.ipynb #ed318c31
+# %% ../nbs/90a_course.ipynb #cell-8
 @dataclass
 class Started:
     """What `start` did with each file."""
@@ -64,7 +64,7 @@ def _copied(folder: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
-# %% ../nbs/90a_course.ipynb #f0033387
+# %% ../nbs/90a_course.ipynb #cell-9
 def start(folder: str | Path) -> Started:
     """Copy lessons and exercises into a folder; nothing in it is overwritten.
 
@@ -100,7 +100,7 @@ def start(folder: str | Path) -> Started:
     write_atomically(folder / FOLDER_MARK, (json.dumps(note_of_files, indent=1) + "\n").encode())
     return done
 
-# %% ../nbs/90a_course.ipynb #d8ab2678
+# %% ../nbs/90a_course.ipynb #cell-12
 LAB_DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/filebrowser-extension:browser": {"showLastModifiedColumn": False},      # room for the names
@@ -126,7 +126,7 @@ def lab_options(folder: str | Path) -> tuple[list[str], dict[str, str]]:
     further = [path for path in (os.environ.get("JUPYTER_CONFIG_PATH"), str(folder / ".lab")) if path]
     return options, {"JUPYTER_CONFIG_PATH": os.pathsep.join(further)}
 
-# %% ../nbs/90a_course.ipynb #cell-13
+# %% ../nbs/90a_course.ipynb #cell-15
 CELL_SECONDS, NOTEBOOK_SECONDS = 30.0, 600.0
 
 
@@ -155,7 +155,7 @@ def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict
                 "".join(cell["source"]), f"its cell raised {type(error).__name__}: {error}")
     return names, failed
 
-# %% ../nbs/90a_course.ipynb #cell-14
+# %% ../nbs/90a_course.ipynb #cell-16
 def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Report]:
     """Reports of the exercises that a notebook should hold."""
     about = lambda e, status, reason: Report(e.name, status, reason, e.number, e.lesson)
@@ -178,7 +178,7 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
             reports.append(diagnose(names[exercise.name], exercise))
     return reports
 
-# %% ../nbs/90a_course.ipynb #cell-15
+# %% ../nbs/90a_course.ipynb #cell-17
 def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
     "`check_notebook` in a process of its own: whatever a notebook does, the others are still checked."
     program = ("import json, os, sys; from dataclasses import asdict; "
@@ -204,7 +204,7 @@ def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds:
             problem = "its notebook ended Python"
     return [Report(e.name, "error", problem, e.number, e.lesson) for e in exercises]
 
-# %% ../nbs/90a_course.ipynb #cell-16
+# %% ../nbs/90a_course.ipynb #cell-18
 def check_folder(
     folder: str | Path | None = None,
     seconds: float = NOTEBOOK_SECONDS,   # that one notebook may take
@@ -227,7 +227,7 @@ def check_folder(
     note(reports, found)
     return reports
 
-# %% ../nbs/90a_course.ipynb #cell-18
+# %% ../nbs/90a_course.ipynb #cell-20
 def check_file(
     path: str | Path,                    # of a notebook of exercises
     seconds: float = NOTEBOOK_SECONDS,   # that it may take

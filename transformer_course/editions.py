@@ -7,7 +7,7 @@ __all__ = ['FIRST_PAGE', 'MAP', 'SKIP', 'LINK', 'PAGE', 'BELOW', 'LOOK', 'lesson
            'linked', 'student_lesson', 'student_edition', 'first_page', 'reading_order', 'student_exercises',
            'student_lessons']
 
-# %% ../nbs/90h_editions.ipynb #3fc594b4
+# %% ../nbs/90h_editions.ipynb #cell-4
 import json
 import posixpath
 import re
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .exercise_notebooks import all_exercises, author_notebooks, without_solution
 
-# %% ../nbs/90h_editions.ipynb #4e7b1f7c
+# %% ../nbs/90h_editions.ipynb #cell-6
 FIRST_PAGE, MAP, SKIP = "00_index.ipynb", "00_map.ipynb", "You can skip this notebook"
 
 
@@ -40,7 +40,7 @@ def places(notebooks: dict[str, dict]) -> dict[str, str]:
     found |= {f"{lesson}_exercises.ipynb": f"exercises/{lesson}_exercises.ipynb" for lesson in exercises}
     return found | {FIRST_PAGE: FIRST_PAGE}
 
-# %% ../nbs/90h_editions.ipynb #c234b77f
+# %% ../nbs/90h_editions.ipynb #cell-8
 LINK = re.compile(r"\]\((?:\.\./)*(\w+\.ipynb)(#[^)\s]*)?\)")
 
 
@@ -52,7 +52,7 @@ def relinked(text: str, place: str, where: dict[str, str]) -> str:
         return f"]({posixpath.relpath(where[found[1]], posixpath.dirname(place) or '.')}{found[2] or ''})"
     return LINK.sub(link, text)
 
-# %% ../nbs/90h_editions.ipynb #c74df1cc
+# %% ../nbs/90h_editions.ipynb #cell-11
 def student_cell(cell: dict) -> dict | None:
     """A lesson's cell without the build's directives, folded if it was hidden; None if not for learners."""
     if "upkeep" in cell["metadata"].get("tags", []):
@@ -104,7 +104,7 @@ def student_edition(notebook: dict, lesson: str) -> dict:   # such as "20_attent
                      {**fresh, "outputs": [], "execution_count": None})
     return {**notebook, "cells": linked(cells, f"[Back to the lesson](../{lesson}.ipynb)")}
 
-# %% ../nbs/90h_editions.ipynb #68e583a4
+# %% ../nbs/90h_editions.ipynb #cell-13
 PAGE = """# How sequence models became the Transformer
 
 **Where you are.** This folder is your own copy of the course. The list on the left has {lessons} lessons, in
@@ -136,7 +136,7 @@ def first_page(lessons: int, exercises: int) -> dict:
     return {"cells": [_markdown_cell(text, "page"), look, _markdown_cell(BELOW, "below")],
             "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
-# %% ../nbs/90h_editions.ipynb #0a13a886
+# %% ../nbs/90h_editions.ipynb #cell-15
 def _dumped(notebook: dict) -> bytes:
     return (json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
 

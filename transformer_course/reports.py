@@ -62,7 +62,7 @@ class Report:
         return (f'<div style="border-left: 5px solid {colour}; padding: 2px 10px">'
                 f'<b style="{badge(colour)}">{head}</b>{below}</div>')
 
-# %% ../nbs/90e_reports.ipynb #6739b9c3
+# %% ../nbs/90e_reports.ipynb #cell-11
 def _passed(statuses) -> int:
     return sum(status == "passed" for status in statuses)
 
