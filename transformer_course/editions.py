@@ -52,7 +52,7 @@ def relinked(text: str, place: str, where: dict[str, str]) -> str:
         return f"]({posixpath.relpath(where[found[1]], posixpath.dirname(place) or '.')}{found[2] or ''})"
     return LINK.sub(link, text)
 
-# %% ../nbs/90h_editions.ipynb #cell-11
+# %% ../nbs/90h_editions.ipynb #e560e951
 def student_cell(cell: dict) -> dict | None:
     """A lesson's cell without the build's directives, folded if it was hidden; None if not for learners."""
     if "upkeep" in cell["metadata"].get("tags", []):
@@ -85,7 +85,8 @@ def student_lesson(
     cells = [fresh for cell in notebook["cells"] if (fresh := student_cell(cell)) is not None]
     links = " · ".join(f"[{name}]({there})" for name, there in onward.items())
     cells = [*linked(cells, links), _markdown_cell(f"**Go on:** {links}", "onward")]
-    led = lambda cell: relinked("".join(cell["source"]), place, where).splitlines(True)
+    named = lambda text: re.sub(r"\*(\w+_exercises)\*", r"[\1](\1.ipynb)", text)
+    led = lambda cell: relinked(named("".join(cell["source"])), place, where).splitlines(True)
     return {**notebook, "cells": [{**cell, "source": led(cell)} if cell["cell_type"] == "markdown" else cell
                                   for cell in cells]}
 
