@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 
-from transformer_course import course
+from transformer_course import course, reports
 from transformer_course.exercise_notebooks import all_exercises
 
 
@@ -100,3 +100,29 @@ def test_lab_leaves_the_users_own_settings_alone(tmp_path, monkeypatch):
     (tmp_path / "full" / ".lab").write_text("in the way", encoding="utf-8")
     options, variables = course.lab_options(tmp_path / "full")
     assert variables == {} and len(options) == 1
+
+
+def luminance(colour):
+    """How much light a colour gives off, from 0 to 1 [WCAG 2.2, relative luminance]."""
+    parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    return sum(w * (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4) for w, p in zip((0.2126, 0.7152, 0.0722), parts))
+
+
+def contrast(one, other):
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_reports_can_be_read_on_white_and_on_dark_pages():
+    """Letters are the page's own, or have 4.5 to 1 with what lies behind them; borders have 3 to 1 with either page."""
+    assert round(contrast("#FFFFFF", "#000000")) == 21 and contrast("#777777", "#777777") == 1
+    for status in reports.MARKS:
+        shown = reports.Report("f", status, "a reason")._repr_html_()
+        shown += reports.Progress({"00_a": {"f": status}}, {"f": "00.1 F"})._repr_html_()
+        styles = [dict(part.split(": ", 1) for part in style.split("; ") if part) for style in re.findall('style="([^"]*)"', shown)]
+        assert sum("color" in style for style in styles) == (2 if status != "not attempted" else 0) + 3      # three in the legend
+        for style in styles:
+            assert ("color" in style) == ("background-color" in style)
+            assert "color" not in style or contrast(style["color"], style["background-color"]) >= 4.5
+            for name in {"border", "border-left"} & style.keys():
+                assert min(contrast(style[name].split()[-1], page) for page in ("#FFFFFF", "#111111")) >= 3

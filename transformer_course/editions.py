@@ -52,7 +52,7 @@ def relinked(text: str, place: str, where: dict[str, str]) -> str:
         return f"]({posixpath.relpath(where[found[1]], posixpath.dirname(place) or '.')}{found[2] or ''})"
     return LINK.sub(link, text)
 
-# %% ../nbs/90h_editions.ipynb #e560e951
+# %% ../nbs/90h_editions.ipynb #cell-11
 def student_cell(cell: dict) -> dict | None:
     """A lesson's cell without the build's directives, folded if it was hidden; None if not for learners."""
     if "upkeep" in cell["metadata"].get("tags", []):

@@ -15,9 +15,10 @@ MARKS = {"passed": "✓", "not attempted": "○", "wrong": "✗", "error": "!"}
 COLOURS = {"passed": "#0072B2", "not attempted": "#6E6E6E", "wrong": "#B84A00", "error": "#A8478A"}
 
 
-def badge(colour: str) -> str:
-    """The style of white letters on a colour: they can be read whatever colour the page has."""
-    return f"background-color: {colour}; color: #FFFFFF; border-radius: 3px; padding: 0 6px"
+def badge(status: str) -> str:
+    """The style of white letters on the status's colour; only a border for what was not attempted."""
+    filled = "" if status == "not attempted" else f"background-color: {COLOURS[status]}; color: #FFFFFF; "
+    return f"{filled}border: 1px solid {COLOURS[status]}; border-radius: 3px; padding: 0 6px"
 
 # %% ../nbs/90e_reports.ipynb #cell-6
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Report:
         colour, body = COLOURS[self.status], "\n".join(rest)
         below = f'<pre style="margin: 4px 0; white-space: pre-wrap">{body}</pre>' if body else ""
         return (f'<div style="border-left: 5px solid {colour}; padding: 2px 10px">'
-                f'<b style="{badge(colour)}">{head}</b>{below}</div>')
+                f'<b style="{badge(self.status)}">{head}</b>{below}</div>')
 
 # %% ../nbs/90e_reports.ipynb #cell-11
 def _passed(statuses) -> int:
@@ -71,7 +72,7 @@ def _square(status: str, title: str = "") -> str:
     "A status's mark on its colour; the title appears under the mouse."
     title = f' title="{html.escape(title)}: {status}"' if title else ""
     size = "display: inline-block; min-width: 10px; text-align: center"
-    return f'<span{title} style="{badge(COLOURS[status])}; {size}">{MARKS[status]}</span>'
+    return f'<span{title} style="{badge(status)}; {size}">{MARKS[status]}</span>'
 
 
 @dataclass(frozen=True)
