@@ -23,7 +23,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # %% ../nbs/03_plots.ipynb #cell-14
 PAPER = {"figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white",
          "savefig.transparent": False, "legend.facecolor": "inherit",
-         **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "black")}
+         **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"),
+                         "black")}
 
 
 def use_style(
