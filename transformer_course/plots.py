@@ -24,7 +24,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 PAPER = {"figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white",
          "savefig.transparent": False, "legend.facecolor": "inherit",
          **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"),
-                         "black")}
+                         "black")}                  # a stored picture is seen on dark pages, too
 
 
 def use_style(
