@@ -115,15 +115,15 @@ reading order; the folder `exercises` has {exercises} exercises. You can try out
 
 1. Click into the grey cell below and press **Shift+Enter**. Every cell runs in this way.
 2. Open [lesson 00](00_warm_up.ipynb). Read it, and run its cells from top to bottom.
-3. Open [its exercises](exercises/00_warm_up_exercises.ipynb). You write a function, and `check` says whether it
-   is right, or shows what is wrong.
+3. Open [its exercises](exercises/00_warm_up_exercises.ipynb). You write a function, and `check` says
+   whether it is right, or shows what is wrong.
 4. Go on with the next lesson: the link is at the end of each.
 
 **What you have done** is in this picture: a column for each lesson, a square for each exercise. Run the cell
 again to see the latest.
 """
-BELOW = """[The map of all lessons](00_map.ipynb) has the letters for shapes and the words of the course, too. The
-folder `appendix` is for later: it shows how the library is made, and no lesson needs it."""
+BELOW = """[The map of all lessons](00_map.ipynb) has the letters for shapes and the words of the course, too.
+The folder `appendix` is for later: it shows how the library is made, and no lesson needs it."""
 LOOK = "from transformer_course.checking import progress\n\nprogress()"
 
 
