@@ -39,7 +39,7 @@ class Started:
     same: list[str] = field(default_factory=list)      # as shipped
     yours: list[str] = field(default_factory=list)     # changed by you
     older: list[str] = field(default_factory=list)     # of an older edition, not changed by you
-    gone: list[str] = field(default_factory=list)      # copied once; now elsewhere in the course, or no longer
+    gone: list[str] = field(default_factory=list)      # copied once; the course has moved or dropped it
 
     def __repr__(self) -> str:
         count = len(self.added)
