@@ -105,6 +105,7 @@ def listening(page, text):
     shown(page).locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first.wait_for(state="attached")
     while "[ ]" in cell.locator(".jp-InputPrompt").inner_text():
         assert time.monotonic() < until, "no cell could be run"
+        assert page.locator(".jp-Dialog").count() == 0, page.locator(".jp-Dialog").first.inner_text()
         cell.locator(".cm-content").click()
         page.keyboard.press("Control+Enter")
         page.wait_for_timeout(1500)
