@@ -21,6 +21,7 @@ TOOLS = {
     "diagrams_recurrent",
     "diagrams_transformer",
     "drawings",
+    "editions",
     "exercise_notebooks",
     "files",
     "functional",
