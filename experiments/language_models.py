@@ -3,7 +3,7 @@
     python experiments/language_models.py --seeds 1 2 3
 
 The text is tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA). All networks
-are trained on the same segments of 64 characters, with the same number of steps, and one rate for each, the better of two on
+are trained on the same segments of 64 characters, without dropout, with the same number of steps, and one rate for each, the better of two on
 the first 50,000 characters of `valid` (seed 1, a third of the steps). `test` is only scored: its first 50,000 characters in
 segments of 64, in windows that overlap by half and, for recurrent models, in one piece. Writes results/language_models.json
 after each run, and goes on where an earlier call stopped. One thread.
@@ -35,7 +35,7 @@ class Reader(nn.Module):
 
     def __init__(self, words: int, cell: str):
         super().__init__()
-        self.inner = RNNLanguageModel(words, d_model=96, d_hidden=RECURRENT[cell], cell=cell)
+        self.inner = RNNLanguageModel(words, d_model=96, d_hidden=RECURRENT[cell], cell=cell, dropout=0.0)
 
     def forward(self, tokens):
         return self.inner(tokens[:, :1], tokens)
@@ -45,7 +45,7 @@ class Reader(nn.Module):
 
 
 MODELS = {cell: lambda words, cell=cell: Reader(words, cell) for cell in RECURRENT}
-MODELS |= {name: lambda words, name=name: TransformerLM(words, d_model=96, n_heads=4, n_layers=3, d_ff=288, positions=name, max_len=LENGTH)
+MODELS |= {name: lambda words, name=name: TransformerLM(words, d_model=96, n_heads=4, n_layers=3, d_ff=288, positions=name, max_len=LENGTH, dropout=0.0)
            for name in ("learned", "rotary")}
 
 
