@@ -3,8 +3,8 @@
     python experiments/language_models.py --seeds 1 2 3
 
 The text is tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA). All networks
-are trained on the same segments of 64 characters, without dropout, with the same number of steps, and one rate for each, the better of two on
-the first 50,000 characters of `valid` (seed 1, a third of the steps). `test` is only scored: its first 50,000 characters in
+are trained on the same segments of 64 characters, without dropout, with the same number of steps, and a rate of
+its own: doubled until that is worse on the first 50,000 characters of `valid` (seed 1, a third of the steps). `test` is only scored: its first 50,000 characters in
 segments of 64, in windows that overlap by half and, for recurrent models, in one piece. Writes results/language_models.json
 after each run, and goes on where an earlier call stopped. One thread.
 """
@@ -27,7 +27,7 @@ from transformer_course.transformer_lm import SegmentBatches, TransformerLM, win
 
 LENGTH, ROWS, STEPS, SCORED = 64, 24, 1500, 50_000
 RECURRENT = {"rnn": 416, "gru": 224, "lstm": 192}     # width of the notes: about as many parameters as the Transformers
-RATES = {"rnn": (0.001, 0.003), "gru": (0.003, 0.01), "lstm": (0.003, 0.01), "learned": (0.003, 0.006), "rotary": (0.003, 0.006)}
+FIRST_RATES = {"rnn": 0.001, "gru": 0.005, "lstm": 0.005, "learned": 0.003, "rotary": 0.003}     # then twice, four times ...
 
 
 class Reader(nn.Module):
@@ -79,12 +79,13 @@ def run(name, rate, seed, words, ids):
 
 
 def own_rate(name, words, ids):
-    """The better of two rates on valid."""
-    losses = {}
-    for rate in RATES[name]:
+    """The best rate on valid: the first one, doubled until that makes it worse."""
+    losses, rate = {}, FIRST_RATES[name]
+    while not losses or losses[rate / 2] == min(losses.values()):
         model = train(name, rate, 1, STEPS // 3, words, ids)[0]
         losses[rate] = evaluate_loss(model, SegmentBatches(ids["valid"], LENGTH, ROWS))
         print(f"{name} rate {rate}: {losses[rate]:.3f} nats on valid", flush=True)
+        rate *= 2
     return min(losses, key=losses.get), losses
 
 
