@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ON_CPU', 'KEPT', 'generality', 'keeps_something', 'Heard', 'forbidden_call']
 
-# %% ../nbs/90i_any_function.ipynb #faef16d4
+# %% ../nbs/90i_any_function.ipynb #cell-4
 from collections.abc import Callable
 
 import torch
@@ -17,7 +17,7 @@ from .exercise_notebooks import Ready
 from .safe_calls import TooLong, outcome, whole
 from .trials import Trial, complaint, tried
 
-# %% ../nbs/90i_any_function.ipynb #7f86c81b
+# %% ../nbs/90i_any_function.ipynb #2a7d14ae
 ON_CPU = ("it makes a tensor on the CPU whatever the device of its arguments: "
           "give device=, or use zeros_like, new_zeros")
 
@@ -53,7 +53,7 @@ def _on_cpu(fn: Callable, there: Trial, ready: Ready) -> bool:
 
 
 def generality(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
-    """What is wrong, and its case, if it fails in double precision or on another device where the solution works."""
+    """What is wrong, and its case, if only the solution works in double precision and on another device."""
     for case in filter(None, ready.cases):    # a question without arguments has nothing to change
         double = tried(fn, _elsewhere(case, _double), ready)
         if double.fails():
@@ -64,9 +64,9 @@ def generality(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
             return ON_CPU, there.case
     return None
 
-# %% ../nbs/90i_any_function.ipynb #b3a8e034
-KEPT = ("the same arguments gave another result the second time: something is kept from one call to the next, "
-        "in a default value such as [] or in a global name")
+# %% ../nbs/90i_any_function.ipynb #e827c058
+KEPT = ("the same arguments gave another result the second time: something is kept from one call "
+        "to the next, in a default value such as [] or in a global name")
 
 
 def keeps_something(fn: Callable, first: Trial, ready: Ready) -> bool:
@@ -79,7 +79,7 @@ def keeps_something(fn: Callable, first: Trial, ready: Ready) -> bool:
     again = outcome(fn, first.case, ready.seconds)
     return again.error is not None or difference(again.value, first.got.value) is not None
 
-# %% ../nbs/90i_any_function.ipynb #3c8b65b1
+# %% ../nbs/90i_any_function.ipynb #cell-10
 class Heard(TorchFunctionMode):
     """Notes the names of all functions of PyTorch that are called inside the block."""
 

@@ -214,7 +214,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #f6ab153b
+# %% ../nbs/90c_comparison.ipynb #3fe65700
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 
@@ -265,7 +265,7 @@ def _exchanged(got: list | tuple, expected: list | tuple) -> tuple[str, str] | N
             if order != tuple(range(len(got))) and (
                     all(difference(got[i], e) is None for i, e in zip(order, expected))):
                 places = ", ".join(str(i + 1) for i in order)
-                return "order", f"the members of the result are right, but in another order: put yours as {places}"
+                return "order", f"the members are right, but in another order: put yours as {places}"
     return None
 
 
@@ -284,8 +284,9 @@ def relation(
         return _exchanged(got, expected) or (below and (f"{i} {below[0]}", below[1]))
     if isinstance(expected, Number) and isinstance(got, Number) and not isinstance(expected, (bool, complex)):
         got, expected = torch.as_tensor(got), torch.as_tensor(expected)
-    if not isinstance(got, Tensor) or not isinstance(expected, Tensor) or got.is_sparse or got.is_complex() or (
-            got.device.type == "meta" or _form(got, expected, "")):
+    if not isinstance(got, Tensor) or not isinstance(expected, Tensor):
+        return None
+    if got.is_sparse or got.is_complex() or got.device.type == "meta" or _form(got, expected, ""):
         return None
     found = _related(got.detach(), expected.detach())
     return found and (found[0], what + found[1])

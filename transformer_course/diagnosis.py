@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['diagnose', 'belongs', 'prove']
 
-# %% ../nbs/90f_diagnosis.ipynb #230e30c7
+# %% ../nbs/90f_diagnosis.ipynb #cell-4
 import copy
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ from .safe_calls import TooLong, outcome, safely, still_running, undisturbed
 from .trials import (Trial, alike, all_trials, complaint, endless, is_prompt, left_behind,
                                        named, only_prompt, said)
 
-# %% ../nbs/90f_diagnosis.ipynb #414e1bc8
+# %% ../nbs/90f_diagnosis.ipynb #cell-7
 def _listed(trials: Sequence[Trial], ready: Ready, name: str) -> str | None:
     "The message of the mistake that does the same as the learner's function in every case."
     for message, forms in ready.mistakes.items():
@@ -27,7 +27,7 @@ def _listed(trials: Sequence[Trial], ready: Ready, name: str) -> str | None:
                 return message
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #e93af0d7
+# %% ../nbs/90f_diagnosis.ipynb #cell-9
 def _relation(trials: Sequence[Trial]) -> str | None:
     "What all wrong results have in common with the right ones; a single number has to say so twice."
     found = [relation(trial.got.value, trial.wanted.value) for trial in trials if trial.got.error is None]
@@ -36,7 +36,7 @@ def _relation(trials: Sequence[Trial]) -> str | None:
     kind, told = found[0]
     return told if len(found) > 1 or "factor " not in kind else None
 
-# %% ../nbs/90f_diagnosis.ipynb #898d1d74
+# %% ../nbs/90f_diagnosis.ipynb #cell-11
 def _in_kind(value: object, model: object) -> object:
     "A value with lists and tuples as in the model, at any depth."
     if isinstance(model, (list, tuple)) and isinstance(value, (list, tuple)):
@@ -71,7 +71,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #f236097b
+# %% ../nbs/90f_diagnosis.ipynb #d89755ee
 def diagnose(
     fn: Callable,
     exercise: Exercise,
@@ -138,12 +138,12 @@ def _beyond_cases(fn: Callable, trials: Sequence[Trial], ready: Ready) -> dict:
     if broken is not None:
         return {"status": "wrong", "reason": broken[0], "given": named(ready.solution, broken[1])}
     if name := forbidden_call(fn, ready):
-        return {"status": "wrong", "reason": f"the results are right, but the task asks for them without `{name}`"}
+        return {"status": "wrong", "reason": f"right, but the task asks for it without `{name}`"}
     return {"status": "passed"}
 
 
 def _results(trial: Trial) -> dict:
-    "What was expected and what came; of long results the first place that differs. A question is not answered."
+    "What was expected and what came, of long results the first place that differs. No question is answered."
     if trial.wanted.error is not None:
         return {"expected": said(trial.wanted.error), "got": shown(trial.got.value)}
     if trial.got.error is not None:
@@ -154,7 +154,7 @@ def _results(trial: Trial) -> dict:
         whole = (f"{shown(got)} at {place}", f"{shown(expected)} at {place}")
     return {"expected": whole[1] if trial.case else "", "got": whole[0]}
 
-# %% ../nbs/90f_diagnosis.ipynb #11d67819
+# %% ../nbs/90f_diagnosis.ipynb #cell-22
 def belongs(report: Report, fn: Callable, ready: Ready) -> bool:
     """Does the case that a report prints show its reason, if that is the message of a property?"""
     if not report.given or report.reason not in _messages(ready):

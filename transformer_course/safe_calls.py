@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STUCK', 'TooLong', 'still_running', 'with_limit', 'undisturbed', 'Printed', 'Outcome', 'whole', 'safely', 'outcome']
 
-# %% ../nbs/90d_safe_calls.ipynb #de49f9c3
+# %% ../nbs/90d_safe_calls.ipynb #cell-4
 import copy
 import ctypes
 import inspect
@@ -71,7 +71,7 @@ def with_limit(call: Callable[[], object], seconds: float) -> object:
         raise box["error"]
     return box["value"]
 
-# %% ../nbs/90d_safe_calls.ipynb #ecfc3906
+# %% ../nbs/90d_safe_calls.ipynb #cell-11
 @contextmanager
 def undisturbed():
     """At its end, the block restores random states, number type, threads and gradient mode."""
@@ -90,7 +90,7 @@ def undisturbed():
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
 
-# %% ../nbs/90d_safe_calls.ipynb #4a9f4e3b
+# %% ../nbs/90d_safe_calls.ipynb #cell-13
 class Printed:
     """A file that keeps the first characters that are written to it."""
 
