@@ -36,7 +36,7 @@ def _relation(trials: Sequence[Trial]) -> str | None:
     kind, told = found[0]
     return told if len(found) > 1 or "factor " not in kind else None
 
-# %% ../nbs/90f_diagnosis.ipynb #cell-11
+# %% ../nbs/90f_diagnosis.ipynb #522ecc6d
 def _in_kind(value: object, model: object) -> object:
     "A value with lists and tuples as in the model, at any depth."
     if isinstance(model, (list, tuple)) and isinstance(value, (list, tuple)):
@@ -51,6 +51,7 @@ def _as_solution(fn: Callable, ready: Ready) -> Callable:
         wanted = outcome(ready.solution, arguments, ready.seconds)
         value = safely(fn, ready.seconds)(*arguments)
         return value if wanted.error else _in_kind(value, wanted.value)
+    call.__wrapped__ = fn                     # for a property that asks whether a list is a new one
     return call
 
 
@@ -71,7 +72,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #d89755ee
+# %% ../nbs/90f_diagnosis.ipynb #cell-13
 def diagnose(
     fn: Callable,
     exercise: Exercise,
