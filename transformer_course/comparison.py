@@ -48,13 +48,13 @@ def _rounded(value: object) -> object:
         return type(value)(map(_rounded, value)) if type(value) in (list, tuple) else value
     return Shown(shown(value)) if isinstance(value, Tensor) else value
 
-# %% ../nbs/90c_comparison.ipynb #cell-7
+# %% ../nbs/90c_comparison.ipynb #96313e8f
 def kind_name(value: object) -> str:
     """The name of a value's kind: a tensor, an int, nothing (None)."""
     if value is None:
         return "nothing (None)"
     name = "tensor" if isinstance(value, Tensor) else type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _wrong_kind(got: object, wanted: str, what: str) -> str:
@@ -214,7 +214,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #3fe65700
+# %% ../nbs/90c_comparison.ipynb #cell-19
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 

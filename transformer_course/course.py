@@ -7,7 +7,7 @@ __all__ = ['CELL_SECONDS', 'NOTEBOOK_SECONDS', 'lessons', 'student_cell', 'linke
            'student_exercises', 'student_lessons', 'Started', 'start', 'run_cells', 'check_notebook', 'write_reports',
            'check_folder', 'check_file']
 
-# %% ../nbs/90a_course.ipynb #69261ff3
+# %% ../nbs/90a_course.ipynb #18eaff25
 import hashlib
 import json
 import linecache
@@ -33,7 +33,7 @@ from .reports import Report
 from .safe_calls import TooLong, safely
 from .trials import code_of, said
 from .files import write_atomically
-from .own_process import cap_memory, run_alone
+from .own_process import cap_memory, cap_recursion, run_alone
 
 # %% ../nbs/90a_course.ipynb #cell-6
 def lessons() -> dict[str, bytes]:
@@ -130,7 +130,7 @@ def _copied(folder: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
-# %% ../nbs/90a_course.ipynb #8378be76
+# %% ../nbs/90a_course.ipynb #cell-10
 def start(folder: str | Path) -> Started:
     """Copy lessons and exercises into a folder; nothing in it is overwritten.
 
@@ -164,7 +164,7 @@ def start(folder: str | Path) -> Started:
     write_atomically(folder / FOLDER_MARK, (json.dumps(note_of_files, indent=1) + "\n").encode())
     return done
 
-# %% ../nbs/90a_course.ipynb #29c303d8
+# %% ../nbs/90a_course.ipynb #cell-13
 CELL_SECONDS, NOTEBOOK_SECONDS = 30.0, 600.0
 
 
@@ -199,7 +199,7 @@ def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict
             failed[place] = "".join(cell["source"]), f"its cell raised {said(error)}"
     return names, failed
 
-# %% ../nbs/90a_course.ipynb #dcf1d7ed
+# %% ../nbs/90a_course.ipynb #cell-15
 def _about(exercise: Exercise, status: str, reason: str) -> Report:
     return Report(exercise.name, status, reason, exercise.number, exercise.lesson)
 
@@ -241,17 +241,18 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
     opened = _opened(path)
     return [_report(exercise, *opened) for exercise in exercises]
 
-# %% ../nbs/90a_course.ipynb #bc93b5ba
+# %% ../nbs/90a_course.ipynb #9d9ce7db
 def write_reports(path: str, names: str, out: str) -> None:
     """In a process of its own: a line when the notebook has run, a line for each report, then the end."""
     known = all_exercises()
     os.chdir(os.path.dirname(path))              # only now: a learner's random.py could hide Python's
     cap_memory()
+    cap_recursion()
     with open(out, "w", encoding="utf-8") as file:
         opened = _opened(path)
-        for row in (None, *(asdict(_report(known[name], *opened)) for name in names.split(","))):
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+        print("null", file=file, flush=True)
+        for name in names.split(","):
+            print(json.dumps(asdict(_report(known[name], *opened))), file=file, flush=True)
     os._exit(0)                                  # whatever is still running, or registered for the end
 
 
@@ -282,7 +283,7 @@ def _in_process(path: Path, exercises: Sequence[Exercise], seconds: float) -> li
         found += [_about(exercise, "error", "a call of this function ended Python") for exercise in left[:1]]
     return found
 
-# %% ../nbs/90a_course.ipynb #213df755
+# %% ../nbs/90a_course.ipynb #cell-18
 def check_folder(
     folder: str | Path | None = None,
     seconds: float = NOTEBOOK_SECONDS,   # that one notebook may take
@@ -305,7 +306,7 @@ def check_folder(
     note(reports, found)
     return reports
 
-# %% ../nbs/90a_course.ipynb #3f1bcc91
+# %% ../nbs/90a_course.ipynb #cell-20
 def check_file(
     path: str | Path,                    # of a notebook of exercises
     seconds: float = NOTEBOOK_SECONDS,   # that it may take

@@ -36,7 +36,7 @@ def _relation(trials: Sequence[Trial]) -> str | None:
     kind, told = found[0]
     return told if len(found) > 1 or "factor " not in kind else None
 
-# %% ../nbs/90f_diagnosis.ipynb #522ecc6d
+# %% ../nbs/90f_diagnosis.ipynb #a5771138
 def _in_kind(value: object, model: object) -> object:
     "A value with lists and tuples as in the model, at any depth."
     if isinstance(model, (list, tuple)) and isinstance(value, (list, tuple)):
@@ -51,7 +51,7 @@ def _as_solution(fn: Callable, ready: Ready) -> Callable:
         wanted = outcome(ready.solution, arguments, ready.seconds)
         value = safely(fn, ready.seconds)(*arguments)
         return value if wanted.error else _in_kind(value, wanted.value)
-    call.__wrapped__ = fn                     # for a property that asks whether a list is a new one
+    call.__wrapped__ = safely(fn, ready.seconds)     # for a property that asks whether a list is a new one
     return call
 
 

@@ -90,7 +90,7 @@ def undisturbed():
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
 
-# %% ../nbs/90d_safe_calls.ipynb #cell-13
+# %% ../nbs/90d_safe_calls.ipynb #195ab9ba
 class Printed:
     """A file that keeps the first characters that are written to it."""
 
@@ -125,6 +125,15 @@ def _with_one_thread(fn: Callable, arguments: tuple) -> object:
     return whole(fn(*arguments))
 
 
+def _snapshot(value: object) -> object:
+    "The value as it is now: a list or a tensor may be changed by the next call."
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return type(value)(map(_snapshot, value))
+    return {key: _snapshot(part) for key, part in value.items()} if type(value) is dict else value
+
+
 def safely(
     fn: Callable,
     seconds: float,
@@ -142,7 +151,7 @@ def outcome(fn: Callable, arguments: tuple, seconds: float) -> Outcome:
     """Call a function on copies of the arguments."""
     given, printed = copy.deepcopy(arguments), Printed()
     try:
-        value = safely(fn, seconds, printed)(*given)
+        value = _snapshot(safely(fn, seconds, printed)(*given))
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -6,9 +6,10 @@
 __all__ = ['LETTER', 'Trial', 'tried', 'is_prompt', 'all_trials', 'alike', 'asks_letter', 'letter', 'named', 'said', 'code_of',
            'endless', 'complaint', 'only_prompt', 'left_behind']
 
-# %% ../nbs/90h_trials.ipynb #4dcea6c0
+# %% ../nbs/90h_trials.ipynb #4d20e0b2
 import ast
 import inspect
+import linecache
 import re
 import textwrap
 import traceback
@@ -19,7 +20,7 @@ from .comparison import difference, shown
 from .exercise_notebooks import Exercise, Ready, function_from, without_solution
 from .safe_calls import Outcome, TooLong, outcome
 
-# %% ../nbs/90h_trials.ipynb #2975d0b0
+# %% ../nbs/90h_trials.ipynb #cell-6
 @dataclass(frozen=True)
 class Trial:
     """One case: its outcome in a learner's function, and in the solution."""
@@ -65,7 +66,7 @@ def alike(one: Outcome, other: Outcome) -> bool:
         return type(one.error) is type(other.error) and str(one.error) == str(other.error)
     return one.changed == other.changed and difference(one.value, other.value) is None
 
-# %% ../nbs/90h_trials.ipynb #e79c2428
+# %% ../nbs/90h_trials.ipynb #cell-8
 LETTER = re.compile(r"[\W_]*([a-zA-Z])[\W_]*")
 
 
@@ -80,7 +81,7 @@ def letter(value: object, model: str) -> str | None:
     found = LETTER.fullmatch(value) if isinstance(value, str) else None
     return found and (found[1].upper() if model.isupper() else found[1].lower())
 
-# %% ../nbs/90h_trials.ipynb #9ac29b48
+# %% ../nbs/90h_trials.ipynb #ec278bc9
 def named(solution: Callable, arguments: tuple) -> tuple[tuple[str, str], ...]:
     """Names of the parameters, and what they got."""
     names = list(inspect.signature(solution).parameters)
@@ -107,9 +108,12 @@ def code_of(fn: Callable) -> object:
 
 def _line_of(fn: Callable, error: BaseException) -> str:
     "Where in the learner's code an error was raised."
-    file = getattr(code_of(fn), "co_filename", None)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f", in its line `{frames[-1].line}`" if frames and frames[-1].line else ""
+    file, line = getattr(code_of(fn), "co_filename", None), ""
+    for frame, number in traceback.walk_tb(error.__traceback__):    # a deep recursion has many
+        if frame.f_code.co_filename == file:
+            line = number
+    text = linecache.getline(file, line).strip() if line else ""
+    return f", in its line `{text}`" if text else ""
 
 
 def endless(ready: Ready) -> str:
@@ -135,7 +139,7 @@ def complaint(fn: Callable, trial: Trial, ready: Ready) -> tuple[str, str] | Non
     reason = difference(got.value, wanted.value)
     return reason and ("wrong", reason)
 
-# %% ../nbs/90h_trials.ipynb #53b4b3d6
+# %% ../nbs/90h_trials.ipynb #52d0e6f2
 def _body(source: str, name: str) -> str:
     "What a function's source says, without its docstring and comments."
     tree = ast.parse(textwrap.dedent(source))
@@ -158,7 +162,7 @@ def only_prompt(fn: Callable, exercise: Exercise, ready: Ready) -> bool:
 
 def left_behind(fn: Callable, error: BaseException) -> str:
     """Where the prompt still stands in an answer that was attempted."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    if last.name != getattr(code_of(fn), "co_name", None):
-        return f"it calls {last.name}, in which the prompt `raise NotImplementedError()` still stands"
-    return f"delete the prompt, `raise NotImplementedError()`: it still stands in line {last.lineno} of its cell"
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    if frame.f_code is not code_of(fn):
+        return f"it calls {frame.f_code.co_name}, in which the prompt `raise NotImplementedError()` still stands"
+    return f"delete the prompt, `raise NotImplementedError()`: it still stands in line {line} of its cell"
