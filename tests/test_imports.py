@@ -9,6 +9,7 @@ import pytest
 
 PACKAGE = "transformer_course"
 TOOLS = {
+    "any_function",
     "batching",
     "checking",
     "checkpoints",
@@ -32,6 +33,8 @@ TOOLS = {
     "legibility",
     "micro_hindi",
     "micro_reviews",
+    "next_steps",
+    "own_process",
     "pacing",
     "paradigms",
     "plots",
@@ -45,6 +48,7 @@ TOOLS = {
     "exact_search",
     "text",
     "training",
+    "trials",
 }
 TOP = {
     "cli",

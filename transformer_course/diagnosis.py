@@ -72,7 +72,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #cell-13
+# %% ../nbs/90f_diagnosis.ipynb #97702584
 def diagnose(
     fn: Callable,
     exercise: Exercise,
@@ -105,8 +105,8 @@ def _finding(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> di
     told = _listed(trials, ready, exercise.name) if listed else None
     if told is None and keeps_something(fn, trials[0], ready):
         status, told = "wrong", KEPT
-    if told is None and status == "wrong" and _is_vague(reason):
-        told, trial = _better(fn, [trial for trial, told in wrong], ready) or (None, trial)
+    if told is None and status == "wrong" and trial.case:
+        told, trial = _better(fn, [trial for trial, told in wrong], reason, ready) or (None, trial)
     return {"status": status, "reason": told or reason, "given": named(ready.solution, trial.case),
             "printed": trial.got.printed, **_results(trial)}
 
@@ -120,13 +120,16 @@ def _prompt(fn: Callable, trial: Trial, exercise: Exercise, ready: Ready) -> dic
 
 def _is_vague(reason: str) -> bool:
     "Does a difference say only that something differs?"
-    return "wrong value" in reason or "members" in reason and not reason.endswith(("missing", "too many"))
+    short = reason.startswith("the result should") and reason.endswith(("missing", "too many"))
+    return "wrong value" in reason or "members" in reason and not short
 
 
-def _better(fn: Callable, wrong: Sequence[Trial], ready: Ready) -> tuple[str, Trial] | None:
-    "A better reason than a wrong value, and the trial that shows it."
+def _better(fn: Callable, wrong: Sequence[Trial], reason: str, ready: Ready) -> tuple[str, Trial] | None:
+    "A better reason than a first difference, and the trial that shows it."
     if told := _relation(wrong):
         return told, wrong[0]
+    if not _is_vague(reason):
+        return None
     broken = _broken(fn, ready, [trial.case for trial in wrong], strict=False)
     return broken and (broken[0], next(trial for trial in wrong if trial.case is broken[1]))
 
