@@ -193,6 +193,19 @@ def test_plain_relations_are_found_and_no_others():
     assert relation(x.half() / 0, x) is None and relation(torch.ones(2, 3) > 0, torch.ones(2, 3) < 0)[0] == "exchanged"
 
 
+def test_a_question_is_read_kindly_and_never_answered():
+    stacks, plots = EXERCISES["stacks_by_gradient"], EXERCISES["plots_that_answer"]
+    for form in ("BCA", "bca", " B, C, A ", "(B) (C) (A)"):
+        assert diagnose(lambda: form, stacks).status == "passed"
+    for form in ("BA", "", "BCAA", 3, ["B", "C", "A"]):
+        assert diagnose(lambda: form, stacks).reason == "answer with 3 letters, such as 'ABC'"
+    right = prepared(plots).solution()
+    for wrong in (right[::-1], [right[2], right[1], right[3], right[0]]):
+        report = diagnose(lambda: wrong, plots, listed=False)
+        assert report.reason.startswith("question 1") and "another order" not in repr(report)
+    assert "write each of the names" in diagnose(lambda: [name.title() for name in right], plots).reason
+
+
 def test_a_prompt_that_was_left_behind_is_named_with_its_line(tmp_path):
     exercise = EXERCISES["steady_softmax"]
     left = answer("steady_softmax", whole="def steady_softmax(scores):\n    scores = scores - scores.amax()\n    raise NotImplementedError()")

@@ -17,7 +17,7 @@ from .exercise_notebooks import Ready
 from .safe_calls import TooLong, outcome, whole
 from .trials import Trial, complaint, tried
 
-# %% ../nbs/90i_any_function.ipynb #2a7d14ae
+# %% ../nbs/90i_any_function.ipynb #cell-6
 ON_CPU = ("it makes a tensor on the CPU whatever the device of its arguments: "
           "give device=, or use zeros_like, new_zeros")
 
@@ -64,7 +64,7 @@ def generality(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
             return ON_CPU, there.case
     return None
 
-# %% ../nbs/90i_any_function.ipynb #e827c058
+# %% ../nbs/90i_any_function.ipynb #b6abc3c9
 KEPT = ("the same arguments gave another result the second time: something is kept from one call "
         "to the next, in a default value such as [] or in a global name")
 
@@ -76,7 +76,7 @@ def keeps_something(fn: Callable, first: Trial, ready: Ready) -> bool:
     apart = difference(first.got.value, first.wanted.value)
     if apart is not None and "wrong value" not in apart:        # another kind: perhaps it cannot be compared
         return False
-    again = outcome(fn, first.case, ready.seconds)
+    again = tried(fn, first.case, ready).got
     return again.error is not None or difference(again.value, first.got.value) is not None
 
 # %% ../nbs/90i_any_function.ipynb #cell-10

@@ -214,7 +214,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #cell-19
+# %% ../nbs/90c_comparison.ipynb #379b8070
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 
@@ -264,8 +264,8 @@ def _exchanged(got: list | tuple, expected: list | tuple) -> tuple[str, str] | N
         for order in permutations(range(len(got))):
             if order != tuple(range(len(got))) and (
                     all(difference(got[i], e) is None for i, e in zip(order, expected))):
-                places = ", ".join(str(i + 1) for i in order)
-                return "order", f"the members are right, but in another order: put yours as {places}"
+                yours = ", ".join(f"number {i + 1}" for i in order)
+                return "order", f"the members are right, but in another order: take your {yours}"
     return None
 
 

@@ -72,7 +72,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #97702584
+# %% ../nbs/90f_diagnosis.ipynb #7b1e7c1a
 def diagnose(
     fn: Callable,
     exercise: Exercise,
@@ -105,7 +105,7 @@ def _finding(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> di
     told = _listed(trials, ready, exercise.name) if listed else None
     if told is None and keeps_something(fn, trials[0], ready):
         status, told = "wrong", KEPT
-    if told is None and status == "wrong" and trial.case:
+    if told is None and status == "wrong":
         told, trial = _better(fn, [trial for trial, told in wrong], reason, ready) or (None, trial)
     return {"status": status, "reason": told or reason, "given": named(ready.solution, trial.case),
             "printed": trial.got.printed, **_results(trial)}
@@ -126,7 +126,7 @@ def _is_vague(reason: str) -> bool:
 
 def _better(fn: Callable, wrong: Sequence[Trial], reason: str, ready: Ready) -> tuple[str, Trial] | None:
     "A better reason than a first difference, and the trial that shows it."
-    if told := _relation(wrong):
+    if (told := _relation(wrong)) and wrong[0].case:            # a relation would answer a question
         return told, wrong[0]
     if not _is_vague(reason):
         return None
