@@ -150,11 +150,12 @@ def everything(root, kind=None):
 def draw(targets, count, seed):
     """`count` mutants (all if None), each of another function, with a way to break it.
 
-    A lot is drawn for each function by its name, so a new function changes nothing about the others' lots.
+    Each function has its own random number, made from its name and the seed. So a new function changes nothing for the
+    others.
     """
-    lot = lambda *words: hashlib.sha256(repr((seed, *words)).encode()).digest()
-    chosen = targets if count is None else sorted(targets, key=lambda t: lot(*t[:2]))[:count]
-    return [Mutant(module, name, min(ways, key=lambda kind: lot(module, name, kind))) for module, name, ways in chosen]
+    number = lambda *words: hashlib.sha256(repr((seed, *words)).encode()).digest()
+    chosen = targets if count is None else sorted(targets, key=lambda t: number(*t[:2]))[:count]
+    return [Mutant(module, name, min(ways, key=lambda kind: number(module, name, kind))) for module, name, ways in chosen]
 
 
 # Who could notice

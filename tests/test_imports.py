@@ -22,6 +22,7 @@ TOOLS = {
     "diagrams_recurrent",
     "diagrams_transformer",
     "drawings",
+    "editions",
     "exercise_notebooks",
     "files",
     "functional",

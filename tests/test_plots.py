@@ -1,9 +1,15 @@
-"""Plots: what was drawn, read back from the artists (pixels are not compared)."""
+"""Plots: what was drawn, read back from the artists (pixels are not compared), and the paper that pictures bring."""
+import base64
+import io
+import json
+
 import matplotlib
 import matplotlib.pyplot as plt
+import notebooks
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from transformer_course import plots
 
@@ -100,3 +106,34 @@ def test_what_does_not_fit_is_refused_in_one_line(action, message):
     with pytest.raises(ValueError) as error:
         action()
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("before", [{"figure.facecolor": "none", "savefig.transparent": True}, "dark_background"])
+def test_a_picture_brings_white_paper_and_black_letters(before):
+    """Whatever the user's own style is: on a dark page a transparent picture would lose its letters."""
+    plt.style.use(before)
+    plots.use_style()
+    ax, file = plots.line_plot([1, 2, 3], {"a": [1, 2, 4], "b": [4, 2, 1]}, "words", "loss", title="t"), io.BytesIO()
+    ax.figure.savefig(file, format="png")
+    pixels = np.asarray(Image.open(file).convert("RGBA"))
+    edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    assert (edge == 255).all() and (pixels[..., 3] == 255).all()
+    letters = [ax.title, ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels(), *ax.get_legend().get_texts()]
+    assert {matplotlib.colors.to_hex(text.get_color()) for text in letters} == {"#000000"}
+
+
+LESSONS = [path for path in notebooks.notebooks() if path.stem != "03f_legibility"]      # which shows what cannot be read
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_every_stored_picture_is_a_sheet_of_white_paper(path):
+    """Opaque, white along its edge, and with a margin around all that is drawn: on a dark page the edge can be seen."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    found = [output["data"]["image/png"] for cell in cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    for stored in found:
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode("".join(stored)))).convert("RGBA")).astype(int)
+        assert (pixels[..., 3] == 255).all(), "transparent"
+        drawn = pixels[..., :3].min(-1) < 200
+        margin = drawn.copy()
+        margin[2:-2, 2:-2] = False
+        assert not margin.any(), "drawn up to the edge"

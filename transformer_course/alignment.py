@@ -153,8 +153,8 @@ class Model1:
             found.append(frozenset((i - 1, j) for j, (p, i) in enumerate(zip(best.tolist(), origin.tolist())) if i and p))
         return found
 
-# %% ../nbs/13_alignment.ipynb #cell-33
-FLOOR = 1e-12     # for what was never seen: small, but no zero, or a sentence with a new word would have no path
+# %% ../nbs/13_alignment.ipynb #cell-35
+FLOOR = 1e-12     # for unseen words: small but not zero, or a sentence with one would have no path
 
 
 def _jumps(weights: Tensor, size: int) -> Tensor:   # (2 L + 1,) by width, S -> (S + 1, S + 1)
@@ -166,7 +166,7 @@ def _jumps(weights: Tensor, size: int) -> Tensor:   # (2 L + 1,) by width, S -> 
 
 
 def _batches(places: Sequence[Tensor], cells: int = 200_000) -> list[list[int]]:
-    "Indices of sentence pairs of one source length, so that a batch is a rectangle; targets of like lengths."
+    "Indices of sentence pairs of one source length, so that a batch is a rectangle; similar target lengths."
     order = sorted(range(len(places)), key=lambda n: (places[n].shape[1], len(places[n])))
     batches: list[list[int]] = []
     for n in order:
@@ -183,7 +183,7 @@ def _emissions(t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:   # B times (T_b, 
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(x), dtype=torch.bool) for x in t], batch_first=True)
     return torch.nn.utils.rnn.pad_sequence(list(t), batch_first=True), mask
 
-# %% ../nbs/13_alignment.ipynb #cell-34
+# %% ../nbs/13_alignment.ipynb #cell-36
 def forward_backward(
     emission: Tensor,   # (B, T, S + 1): t(f_j | e_i), in column 0 that of the empty word
     jumps: Tensor,      # (S + 1, S + 1): p(i | last i), row 0 from the start
@@ -219,7 +219,7 @@ def forward_backward(
         later = torch.where(real[:, j], weight @ move.T + stay, later)
     return posterior, expected, logp
 
-# %% ../nbs/13_alignment.ipynb #cell-35
+# %% ../nbs/13_alignment.ipynb #cell-37
 def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
     """Better weights of the jump widths from the expected jumps in sentences of each length.
 
@@ -237,7 +237,7 @@ def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
     new = torch.where(possible > 0, taken / possible.clamp(min=FLOOR), FLOOR)      # else no sentence can make it
     return new / new.sum()
 
-# %% ../nbs/13_alignment.ipynb #cell-36
+# %% ../nbs/13_alignment.ipynb #cell-38
 def _expect(table: Table, jumps: Tensor, empty: float, places, batches) -> tuple[Tensor, dict[int, Tensor], float]:
     "The E-step: expected uses of each table entry, expected jumps by source length, log-likelihood."
     counts, expected, total = torch.zeros_like(table.values), {}, 0.0
@@ -251,7 +251,7 @@ def _expect(table: Table, jumps: Tensor, empty: float, places, batches) -> tuple
         total += logp.sum().item()
     return counts, expected, total
 
-# %% ../nbs/13_alignment.ipynb #cell-37
+# %% ../nbs/13_alignment.ipynb #cell-39
 @dataclass(frozen=True)
 class HMM:
     """Hidden Markov alignment: a target word's source word is near the one before it [Vogel et al. 1996]."""
@@ -318,7 +318,7 @@ class HMM:
         emission, mask = _emissions([t])
         return forward_backward(emission, _jumps(self.jumps, len(source)), self.empty, mask)[2].item()
 
-# %% ../nbs/13_alignment.ipynb #cell-63
+# %% ../nbs/13_alignment.ipynb #cell-65
 def symmetrise(
     forward: Links,             # from a model of target given source
     backward: Links,            # from one of source given target, turned round: (source word, target word)

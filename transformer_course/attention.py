@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from .functional import dropout as drop
 from .protocols import AttentionPattern, Cache
 
-# %% ../nbs/20_attention.ipynb #cell-48
+# %% ../nbs/20_attention.ipynb #cell-49
 def plain_attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -42,7 +42,7 @@ def _may_have_empty_rows(mask: Tensor) -> bool:
     "Whether some row may allow no key. On a GPU (it would have to wait) and in a compiler: always yes."
     return mask.device.type != "cpu" or torch.compiler.is_compiling() or not mask.any(-1).all()
 
-# %% ../nbs/20_attention.ipynb #cell-49
+# %% ../nbs/20_attention.ipynb #cell-50
 LARGE = 256 * 256   # weights of one head above which the fused kernel is faster on a CPU
 
 
@@ -57,11 +57,11 @@ def _fused_attention(query, key, value, mask, bias, dropout) -> Tensor:
 
 
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    "An exporter gets the plain road, too: there no size may decide, and every program knows its operations."
+    "An exporter gets the plain version, too: there no size may decide, and all runtimes know its operations."
     exporting = getattr(torch.compiler, "is_exporting", lambda: False)()   # missing in PyTorch before 2.7
     return exporting or (query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= LARGE)
 
-# %% ../nbs/20_attention.ipynb #cell-50
+# %% ../nbs/20_attention.ipynb #cell-51
 def attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -82,7 +82,7 @@ def attention(
     output, weights = plain_attention(query, key, value, mask, bias, dropout)
     return output, weights if need_weights else None
 
-# %% ../nbs/20_attention.ipynb #cell-52
+# %% ../nbs/20_attention.ipynb #cell-53
 ROLES = slice(0, 3)                                    # query, key, value
 QUERY, KEY, VALUE, KEY_VALUE = slice(0, 1), slice(1, 2), slice(2, 3), slice(1, 3)
 
@@ -104,7 +104,7 @@ class Projection(nn.Module):
         part = slice(roles.start * self.d_out, roles.stop * self.d_out)
         return F.linear(x, self.weight[part], None if self.bias is None else self.bias[part])
 
-# %% ../nbs/20_attention.ipynb #cell-53
+# %% ../nbs/20_attention.ipynb #cell-54
 @dataclass(frozen=True, eq=False)
 class KeyValueCache:
     """Keys and values of the words so far; an empty cache has none."""
@@ -129,7 +129,7 @@ class KeyValueCache:
             return self
         return KeyValueCache(self.keys.index_select(0, rows), self.values.index_select(0, rows))
 
-# %% ../nbs/20_attention.ipynb #cell-54
+# %% ../nbs/20_attention.ipynb #cell-55
 class Dense:
     """The pattern in which every query may read every key that the mask allows."""
 
@@ -145,7 +145,7 @@ class Dense:
         "As `attention`, with the keys and values of a cache."
         return attention(query, cache.keys, cache.values, mask, bias, dropout, need_weights)
 
-# %% ../nbs/20_attention.ipynb #cell-55
+# %% ../nbs/20_attention.ipynb #cell-56
 class MultiHeadAttention(nn.Module):
     """Attention in several subspaces at once [Vaswani et al. 2017, §3.2.2].
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['find', 'check', 'hint', 'solution', 'progress', 'gradient_flows']
 
-# %% ../nbs/90_checking.ipynb #80b7dacf
+# %% ../nbs/90_checking.ipynb #cell-4
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -23,7 +23,7 @@ from .reports import Progress, Report
 
 _all_ = ["gradient_flows"]      # what exercises import from here, too
 
-# %% ../nbs/90_checking.ipynb #a258fbfa
+# %% ../nbs/90_checking.ipynb #cell-6
 _last: list[str] = []              # the exercise that was checked last
 _unfolded: dict[str, int] = {}     # lines of its solution that were shown
 
@@ -83,7 +83,7 @@ def check(answer: Callable | None = None) -> Report:
     note([report])
     return with_next_step(report, exercise)
 
-# %% ../nbs/90_checking.ipynb #294be9b0
+# %% ../nbs/90_checking.ipynb #cell-8
 def _in_words(ask: Callable) -> Callable:
     "The function; if it raises an error, it returns what that says."
     @wraps(ask)

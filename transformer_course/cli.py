@@ -452,19 +452,21 @@ def lab(
     port: Annotated[int, typer.Option(help="Where JupyterLab listens.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
-    """Open JupyterLab in a folder to learn in."""
+    """Open JupyterLab in a folder to learn in, on the course's first page."""
+    from transformer_course.course import lab_options
     from transformer_course.progress_file import course_folder
     found = course_folder(folder)
     if found is None:
         raise ValueError(f"{folder} is not a course folder: make one with `transformer-course start FOLDER`")
     if find_spec("jupyterlab") is None:
         raise ValueError('JupyterLab is not installed: pip install "transformer-course[lab]"')
-    words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port),
+    options, variables = lab_options(found)
+    words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port), *options,
              *([] if browser else ["--no-browser"])]
     if os.name == "posix":                       # become JupyterLab, so that what stops this command stops it
         os.chdir(found)
-        os.execv(sys.executable, words)
-    raise SystemExit(subprocess.run(words, cwd=found).returncode)
+        os.execve(sys.executable, words, {**os.environ, **variables})
+    raise SystemExit(subprocess.run(words, cwd=found, env={**os.environ, **variables}).returncode)
 
 # %% ../nbs/91_cli.ipynb #cell-33
 def _row(report) -> dict:
@@ -514,15 +516,16 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
         damaged.unlink()
         check_folder(folder, progress=True)
         found = run(folder)
+    mark = lambda status: f"[#FFFFFF on {COLOURS[status]}] {MARKS[status]} [/]"     # legible on any page
     table = Table("lesson", "done", "exercises", title="Progress")
     for lesson, states in found.states.items():
-        marks = " ".join(f"[{COLOURS[status]}]{MARKS[status]}[/]" for status in states.values())
+        marks = " ".join(map(mark, states.values()))
         table.add_row(lesson, f"{sum(status == 'passed' for status in states.values())} of {len(states)}",
                       marks)
     console = Console(force_jupyter=False)
     console.print(table)
-    console.print("  ".join(f"[{COLOURS[status]}]{mark}[/] {status}" for status, mark in MARKS.items()))
-    print(repr(found).splitlines()[-1])
+    console.print("  ".join(f"{mark(status)} {status}" for status in MARKS))
+    print("\n".join(found.summary()))
 
 # %% ../nbs/91_cli.ipynb #cell-37
 if __name__ == "__main__" and "__file__" in globals():

@@ -20,7 +20,7 @@ def unrolled_rnn(
     loop = box(d, 75, 145, "cell", "state", w=64, h=44, bold=True)
     arrow(d, box(d, 75, 62, "word", "source", w=64), loop, "source")
     arrow(d, loop.right.by(0, 6), (75, 170), "state", via=((136, 151), (136, 206), (75, 206)))
-    label(d, 80, 224, "its state comes back in")
+    label(d, 84, 230, "its state\ncomes back in")
     arrow(d, (156, 145), (216, 145), width=2)
     label(d, 186, 164, "unrolled")
     label(d, 510, 252 + top, "the same cell, with the same weights, once for each word")

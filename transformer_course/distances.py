@@ -99,7 +99,8 @@ def alibi_slopes(
 ) -> list[float]:
     """The slopes 2^(-8h/H) of ALiBi [Press et al. 2022].
 
-    If H is no power of two, they are filled up from twice the next lower one, as its authors' code does.
+    If H is not a power of two, the slopes of the next lower one come first. Then comes every second slope
+    for twice that number of heads, as in the authors' code.
     Raises ValueError if n_heads is below 1.
     """
     if n_heads < 1:
@@ -147,7 +148,7 @@ def make_positions(
     n_heads: int,        # H
     max_len: int = 512,  # longest sequence, for "learned" only
 ) -> tuple[nn.Module | None, Callable[[], InAttention]]:  # codes to add, maker of each layer's part
-    """What a model needs to know its words' places.
+    """What a model needs in order to know the places of its words.
 
     Raises ValueError for an unknown name.
     """

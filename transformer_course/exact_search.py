@@ -21,7 +21,7 @@ from .search import _banned, _check_source, _first_words, _hypotheses, _limits, 
 # %% ../nbs/12a_exact_search.ipynb #cell-16
 def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tensor,
                    mask: Tensor | None) -> None:
-    "One line for each way in which three tables are no trellis."
+    "Raise ValueError, in one line, for tables that do not form a trellis."
     if log_emission.dim() != 3 or 0 in log_emission.shape:
         raise ValueError(f"log_emission must be (B, T, N) with B, T, N >= 1, not {tuple(log_emission.shape)}")
     B, T, N = log_emission.shape

@@ -157,7 +157,7 @@ def all_exercises() -> dict[str, Exercise]:
             found[exercise.name] = exercise
     return found
 
-# %% ../nbs/90b_exercise_notebooks.ipynb #9d1a3cae
+# %% ../nbs/90b_exercise_notebooks.ipynb #cell-17
 class Draw:
     """Random inputs for a check, the same at each call."""
 
@@ -198,7 +198,7 @@ class Ready:
     good_for: str = ""            # a sentence for those who have passed
     forbidden: tuple[str, ...] = ()  # functions of PyTorch that the task forbids
 
-# %% ../nbs/90b_exercise_notebooks.ipynb #b468f069
+# %% ../nbs/90b_exercise_notebooks.ipynb #cell-18
 def mistaken(source: str, change: str | tuple[str, ...]) -> str:
     """A solution with a mistake: a whole cell, or pairs (old text, new text, …) to replace everywhere.
 

@@ -26,9 +26,9 @@ def causal_mask(
     """Allow each position to attend to itself and to earlier ones."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
-# %% ../nbs/05_functional.ipynb #cell-15
+# %% ../nbs/05_functional.ipynb #cell-21
 def _keep_mask(x: Tensor, cut: int) -> Tensor:
-    "True with probability 1 - cut/256, independently for each element of `x`: eight decisions to one 64-bit draw."
+    "True with probability 1 - cut/256, independently for each value: eight decisions to one 64-bit draw."
     draws = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
     random_bytes = draws.random_(-2**63, None).view(torch.uint8)
     return random_bytes[:x.numel()].view(x.shape) >= cut
@@ -52,7 +52,7 @@ def dropout(
         return F.dropout(x, p)
     return (x * _keep_mask(x, cut)).mul_(256 / (256 - cut))
 
-# %% ../nbs/05_functional.ipynb #cell-20
+# %% ../nbs/05_functional.ipynb #cell-25
 class Dropout(nn.Module):
     """`dropout` as a module: active in training mode only."""
 
@@ -68,7 +68,7 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
-# %% ../nbs/05_functional.ipynb #cell-23
+# %% ../nbs/05_functional.ipynb #cell-35
 def smoothed_cross_entropy(
     logits: Tensor,          # (..., V)
     target: Tensor,          # (...) ids of the true words
@@ -81,7 +81,7 @@ def smoothed_cross_entropy(
     """
     _check_loss("smoothed_cross_entropy", logits, target, smoothing)
     logits, real = logits.float(), target != pad_id
-    word = target.where(real, 0).unsqueeze(-1)              # any row of the vocabulary: a pad_id such as -100 is none
+    word = target.where(real, 0).unsqueeze(-1)        # any row will do: a pad_id such as -100 has none
     losses = (logits.logsumexp(-1)
               - (1 - smoothing) * logits.gather(-1, word).squeeze(-1)
               - smoothing * logits.mean(-1))
@@ -91,13 +91,14 @@ def smoothed_cross_entropy(
 def _check_loss(name: str, vectors: Tensor, target: Tensor, smoothing: float) -> None:
     "One target for each vector, and a smoothing that leaves the true word something."
     if vectors.shape[:-1] != target.shape:
-        raise ValueError(f"{name}: vectors of shape {tuple(vectors.shape)} do not fit targets of shape {tuple(target.shape)}")
+        raise ValueError(f"{name}: vectors of shape {tuple(vectors.shape)} do not fit "
+                         f"targets of shape {tuple(target.shape)}")
     if not 0 <= smoothing < 1:
         raise ValueError(f"{name}: smoothing must lie in [0, 1), not {smoothing}")
 
-# %% ../nbs/05_functional.ipynb #cell-26
+# %% ../nbs/05_functional.ipynb #cell-42
 class _ProjectedLoss(torch.autograd.Function):
-    "Loss and gradients in one pass over chunks of rows; dz = softmax(z) - q is formed where z stands."
+    "Loss and gradients in one pass over chunks of rows; dz = softmax(z) - q is written over z."
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, smoothings, pad_id, chunk):
@@ -108,7 +109,8 @@ class _ProjectedLoss(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
         d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
-        losses, words = [[] for each in smoothings], target.where(target != pad_id, 0)     # a pad_id such as -100 is no word
+        losses = [[] for each in smoothings]
+        words = target.where(target != pad_id, 0)                 # a pad_id such as -100 is no word
         for first in range(0, len(target), chunk):
             rows = slice(first, first + chunk)
             true, part = words[rows].unsqueeze(-1), share[rows]                    # (n, 1)
@@ -121,8 +123,8 @@ class _ProjectedLoss(torch.autograd.Function):
                 asked = (1 - each) * own + each * mean
                 sums.append(((total.log() + largest - asked) * part).sum())
             if wanted:
-                z.mul_(part / total).sub_(part * (smoothing / z.shape[-1]))        # (p - q) / tokens, without
-                z.scatter_add_(-1, true, part * (smoothing - 1))                   # and with the true word's 1 - eps
+                z.mul_(part / total).sub_(part * (smoothing / z.shape[-1]))    # (p - q) / tokens, without
+                z.scatter_add_(-1, true, part * (smoothing - 1))               # and with its true word
                 z = z.to(hidden.dtype)
                 d_hidden[rows] = z @ weight
                 d_weight += z.T @ hidden[rows]
@@ -139,16 +141,16 @@ class _ProjectedLoss(torch.autograd.Function):
         scaled = (None if d is None else d * gradient for d in ctx.saved_tensors)
         return *scaled, None, None, None, None
 
-# %% ../nbs/05_functional.ipynb #cell-27
+# %% ../nbs/05_functional.ipynb #cell-43
 def projected_loss(
-    hidden: Tensor,          # (..., D) the model's last hidden vectors
+    hidden: Tensor,             # (..., D) the model's last hidden vectors
     weight: Tensor,             # (V, D) the output projection
     bias: Tensor | None,        # (V,)
     target: Tensor,             # (...) ids of the true words
-    smoothing: float | tuple[float, ...] = 0.0,   # epsilon, in [0, 1); of several only the first loss has a gradient
+    smoothing: float | tuple[float, ...] = 0.0,   # epsilon; of several only the first has a gradient
     pad_id: int = 0,            # targets with this id do not count
-    chunk: int | None = None,   # rows of logits that exist at one time; default: D, at least 128, on a CPU, 4,096 elsewhere
-) -> Tensor:                 # scalar: mean over the targets that count; of n smoothings (n,)
+    chunk: int | None = None,   # rows of logits at one time; default: D, at least 128; on a GPU 4,096
+) -> Tensor:                    # scalar: mean over the targets that count; of n smoothings (n,)
     """`smoothed_cross_entropy` of `hidden @ weight.T + bias`, without ever holding all logits.
 
     Raises ValueError if hidden and target disagree in shape, or smoothing is not in [0, 1).
@@ -156,6 +158,7 @@ def projected_loss(
     smoothings = smoothing if isinstance(smoothing, tuple) else (smoothing,)
     for each in smoothings:
         _check_loss("projected_loss", hidden, target, each)
-    rows, chunk = hidden.reshape(-1, hidden.shape[-1]), chunk or (max(128, hidden.shape[-1]) if hidden.device.type == "cpu" else 4096)
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    chunk = chunk or (max(128, hidden.shape[-1]) if hidden.device.type == "cpu" else 4096)
     losses = _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothings, pad_id, chunk)
     return torch.stack(losses) if isinstance(smoothing, tuple) else losses[0]

@@ -49,10 +49,10 @@ class NGramModel:
         words: int,                           # V, the size of the vocabulary
         rounds: int = 100,                    # of EM
     ) -> "NGramModel":
-        "Count, then weigh; gives the model back. Raises ValueError without sentences, or for an id beyond V."
+        "Count, then weigh; returns the model. Raises ValueError without sentences, or for an id beyond V."
         if not sentences or not valid:
             raise ValueError(f"NGramModel.fit: {len(sentences)} sentences and {len(valid)} held out: "
-                             "need one of each at least")
+                             "at least one of each is needed")
         if (largest := max(max(s) for part in (sentences, valid) for s in part)) >= words:
             raise ValueError(f"NGramModel.fit: id {largest} is not in a vocabulary of words={words}")
         self.words, self.counts, self.histories, self.likelihoods = words, Counter(), Counter(), []
@@ -92,7 +92,7 @@ class NGramModel:
 
     def _mixed(self, grams: Sequence[tuple[int, ...]]) -> Tensor:   # (N,)
         if not self.words:
-            raise ValueError("NGramModel: nothing was counted yet: call fit first")
+            raise ValueError("NGramModel: nothing has been counted yet: call fit first")
         parts, known = self._parts(grams)
         return (parts * self.weights[known]).sum(1)
 
@@ -110,7 +110,7 @@ class NGramModel:
         return self.word_log_probs(sentence).sum().item()
 
     def perplexity(self, sentences: Sequence[Sequence[int]]) -> float:
-        "Of sentences BOS ... EOS; every word and every end counts once."
+        "The perplexity of sentences BOS ... EOS; every word and every end counts once."
         return perplexity(-sum(map(self.log_prob, sentences)), sum(len(s) - 1 for s in sentences))
 
 # %% ../nbs/10a_language_models.ipynb #cell-24

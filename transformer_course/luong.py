@@ -78,13 +78,13 @@ class ConcatScore(nn.Module):
         asked = F.linear(query, self.both.weight[:, :self.d_query])                     # (B, T, A)
         return torch.tanh(asked.unsqueeze(2) + projected.unsqueeze(1)) @ self.score     # through (B, T, S, A)
 
-# %% ../nbs/15_luong.ipynb #cell-18
+# %% ../nbs/15_luong.ipynb #cell-19
 def in_window(
     centre: Tensor,   # (B, T) where each target word looks, 0 = first source word
     size: int,        # S
     reach: int,       # D, source words to either side
 ) -> Tensor:          # (B, T, S) bool, True within reach
-    """Which source positions stand in each target word's window [Luong et al. 2015, §3.2]."""
+    """Which source positions lie in each target word's window [Luong et al. 2015, §3.2]."""
     place = torch.arange(size, device=centre.device)
     return (place - centre.unsqueeze(-1)).abs() <= reach
 
@@ -98,12 +98,12 @@ def gaussian(
     place = torch.arange(size, device=centre.device)
     return torch.exp(-2 * ((place - centre.unsqueeze(-1)) / reach)**2)
 
-# %% ../nbs/15_luong.ipynb #cell-23
+# %% ../nbs/15_luong.ipynb #cell-24
 SCORES = {"dot": DotScore, "general": GeneralScore, "concat": ConcatScore,
           "uniform": lambda *sizes: PlaceScore(0.0), "last": lambda *sizes: PlaceScore(STEEP)}
 WINDOWS = ("global", "local-m", "local-p")
 
-# %% ../nbs/15_luong.ipynb #cell-24
+# %% ../nbs/15_luong.ipynb #cell-25
 class LuongAttention(nn.Module):
     """Each target word looks up its own sentence, all of it or a window; an empty window gives zeros.
 
@@ -156,7 +156,7 @@ class LuongAttention(nn.Module):
             weights = weights * gaussian(centre, mask.shape[1], self.window)
         return weights.to(memory.dtype) @ memory, weights
 
-# %% ../nbs/15_luong.ipynb #cell-34
+# %% ../nbs/15_luong.ipynb #cell-35
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's notes, what it saw last, its position, and the source."""
@@ -174,7 +174,7 @@ class State:
         hidden = tuple(tuple(map(pick, layer)) for layer in self.hidden)
         return State(hidden, *map(pick, (self.seen, self.position, self.memory, self.projected, self.mask)))
 
-# %% ../nbs/15_luong.ipynb #cell-35
+# %% ../nbs/15_luong.ipynb #cell-36
 class LuongSeq2Seq(nn.Module):
     """Recurrent layers, attention after them, and the attentional vector fed back [Luong et al. 2015].
 

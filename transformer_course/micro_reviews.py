@@ -7,19 +7,22 @@ __all__ = ['POSITIVE', 'NEGATIVE', 'ASPECTS', 'FILMS', 'DEGREES', 'PATTERNS', 'N
            'ORDINARY', 'WOMEN', 'MEN', 'PLACES', 'THINGS', 'DAYS', 'Pattern', 'Review', 'needs_praise', 'fill',
            'deciding_clause', 'judge', 'twins', 'generate', 'running_text']
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-4
+# %% ../nbs/02b_micro_reviews.ipynb #cell-6
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-6
-POSITIVE = ("fine", "good", "clever", "funny", "warm", "bright", "charming", "fresh", "witty", "lovely", "great", "superb")
-NEGATIVE = ("bad", "dull", "poor", "slow", "flat", "weak", "cold", "stale", "clumsy", "boring", "lazy", "tired")
-ASPECTS = ("cast", "plot", "music", "script", "ending", "dialogue", "opening", "story", "score", "hero", "villain")
+# %% ../nbs/02b_micro_reviews.ipynb #cell-11
+POSITIVE = ("fine", "good", "clever", "funny", "warm", "bright", "charming", "fresh", "witty", "lovely",
+            "great", "superb")
+NEGATIVE = ("bad", "dull", "poor", "slow", "flat", "weak", "cold", "stale", "clumsy", "boring", "lazy",
+            "tired")
+ASPECTS = ("cast", "plot", "music", "script", "ending", "dialogue", "opening", "story", "score", "hero",
+           "villain")
 FILMS = ("film", "movie", "comedy", "drama", "thriller", "western")
 DEGREES = ("very", "truly", "really", "rather")
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-8
+# %% ../nbs/02b_micro_reviews.ipynb #cell-13
 @dataclass(frozen=True)
 class Pattern:
     """A sentence with slots, and the three facts that give each of its sentences a label."""
@@ -60,13 +63,13 @@ PATTERNS = {p.name: p for p in (
     Pattern("with", "a {a} {f} with a {b} {x}", "a"),
 )}
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-10
+# %% ../nbs/02b_micro_reviews.ipynb #cell-16
 @dataclass(frozen=True)
 class Review:
     """An opinion and its label."""
     text: str
     label: int                                               # 0 negative, 1 positive
-    tags: dict = field(default_factory=dict, hash=False)     # "pattern"; in test also "pair", the number of its pair
+    tags: dict = field(default_factory=dict, hash=False)     # "pattern"; in test also "pair", its number
 
 
 def _pick(rng: random.Random, options):
@@ -94,15 +97,16 @@ def fill(
     words = {"d": _pick(rng, DEGREES), "f": _pick(rng, FILMS), "x": _pick(rng, ASPECTS)}
     words["y"] = _others(rng, ASPECTS, {words["x"]})
     for slot in "abc":
-        words[slot] = _others(rng, POSITIVE if needs_praise(pattern, slot, label) else NEGATIVE, set(words.values()))
+        options = POSITIVE if needs_praise(pattern, slot, label) else NEGATIVE
+        words[slot] = _others(rng, options, set(words.values()))
     return words
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-16
+# %% ../nbs/02b_micro_reviews.ipynb #cell-21
 NEGATIONS = ("not", "never", "hardly", "far", "anything")
 
 
 def _contrasts(words: list[str]) -> list[int]:
-    """Where a second clause begins: at each 'yet', and at each 'but' that is neither 'anything but' nor 'but also'."""
+    """Where a second clause begins: at 'yet', or a 'but' that is neither 'anything but' nor 'but also'."""
     return [i for i, w in enumerate(words) if w == "yet" or
             w == "but" and words[i - 1] != "anything" and words[i + 1:i + 2] != ["also"]]
 
@@ -121,16 +125,20 @@ def deciding_clause(words: list[str]) -> list[str]:
 
 
 def judge(text: str) -> int:
-    """The label of a review, read from its words alone: 0 negative, 1 positive; ValueError if they say neither."""
+    """The label of a review, read from its words alone: 0 negative, 1 positive.
+
+    Raises ValueError if the words say neither.
+    """
     clause = deciding_clause(text.split()) if text.split() else []
     opinions = [w for w in clause if w in POSITIVE + NEGATIVE]
     if not opinions:
-        raise ValueError(f"review {text!r} has no opinion word in its deciding clause: use one of POSITIVE or NEGATIVE")
+        raise ValueError(f"review {text!r} has no opinion word in its deciding clause: "
+                         "use one of POSITIVE or NEGATIVE")
     before = clause[:clause.index(opinions[0])]
     flips = sum(w in NEGATIONS and before[i + 1:i + 2] != ["only"] for i, w in enumerate(before))
     return int((opinions[0] in POSITIVE) != (flips % 2 == 1))
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-21
+# %% ../nbs/02b_micro_reviews.ipynb #cell-28
 SWAPPED = ("not and", "at all and", "but", "yet", "although first", "although last", "despite first",
            "despite last", "in", "with")
 PARTNERS = {"but not": "not but", "but anything but": "anything but but", "not only yet": "yet not only"}
@@ -142,9 +150,13 @@ def twins(
     label: int,             # of the first of the two
     rng: random.Random,
 ) -> tuple[str, str]:
-    """Two texts of the same words: the first has this label, the second the other one; ValueError for other patterns."""
+    """Two texts of the same words: the first has this label, the second the other one.
+
+    Raises ValueError for a pattern without twins.
+    """
     if name not in PAIRED:
-        raise ValueError(f"pattern {name!r} has no twin with the same words: the patterns that have one are {', '.join(PAIRED)}")
+        raise ValueError(f"pattern {name!r} has no twin with the same words: the patterns that have one are "
+                         f"{', '.join(PAIRED)}")
     pattern = PATTERNS[name]
     words = fill(pattern, label, rng)
     other = words if name in PARTNERS else words | {"a": words["b"], "b": words["a"]}
@@ -152,7 +164,7 @@ def twins(
         other = other | {"x": words["y"], "y": words["x"]}
     return pattern.text.format(**words), PATTERNS[PARTNERS.get(name, name)].text.format(**other)
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-24
+# %% ../nbs/02b_micro_reviews.ipynb #cell-31
 ORDINARY = ("degree", "and", "not only")     # each drawn seven times as often as another pattern
 
 
@@ -176,7 +188,8 @@ def _draw_pairs(rng: random.Random, count: int, used: set[str]) -> list[Review]:
         texts = twins(name, label, rng)
         if not used & set(texts):
             used |= set(texts)
-            reviews += [Review(t, l, {"pattern": name, "pair": number}) for t, l in zip(texts, (label, 1 - label))]
+            reviews += [Review(text, its_label, {"pattern": name, "pair": number})
+                        for text, its_label in zip(texts, (label, 1 - label))]
             number += 1
     return reviews
 
@@ -187,15 +200,16 @@ def generate(seed: int = 1) -> dict[str, list[Review]]:
     test = _draw_pairs(rng, 200, used)
     return {"train": _draw(rng, 4000, used), "valid": _draw(rng, 400, used), "test": test}
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-41
+# %% ../nbs/02b_micro_reviews.ipynb #cell-44
 WOMEN = ("anna", "mira", "jill", "sita", "eva", "rosa")
 MEN = ("jack", "ram", "tom", "karel", "omar", "paul")
 PLACES = ("market", "station", "harbour", "village", "museum", "library")
 THINGS = ("lamp", "clock", "kite", "book", "drum", "basket")
 DAYS = ("monday", "tuesday", "thursday", "friday", "sunday")
-_ONE_CLAUSE = ("plain", "degree", "not", "not at all", "never", "hardly", "far from", "and", "not and", "not only")
+_ONE_CLAUSE = ("plain", "degree", "not", "not at all", "never", "hardly", "far from", "and", "not and",
+               "not only")
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-42
+# %% ../nbs/02b_micro_reviews.ipynb #cell-45
 def _story(rng: random.Random) -> str:
     """A few sentences about one person, one place, one thing."""
     woman, place, thing = rng.randrange(2), _pick(rng, PLACES), _pick(rng, THINGS)
@@ -205,8 +219,9 @@ def _story(rng: random.Random) -> str:
               f"{she} stayed for {_pick(rng, ('two', 'three', 'four'))} hours .")
     first = rng.randrange(len(middle))
     chosen = [middle[(first + k) % len(middle)] for k in range(1 + rng.randrange(3))]
-    return " ".join([f"on {_pick(rng, DAYS)} {name} went to the {place} .", f"{she} bought a {thing} for {her} mother ."]
-                    + chosen + [f"in the evening {name} came home from the {place} with the {thing} ."])
+    return " ".join([f"on {_pick(rng, DAYS)} {name} went to the {place} .",
+                     f"{she} bought a {thing} for {her} mother .", *chosen,
+                     f"in the evening {name} came home from the {place} with the {thing} ."])
 
 
 def _long_review(rng: random.Random) -> str:
@@ -215,10 +230,11 @@ def _long_review(rng: random.Random) -> str:
     opinions = [PATTERNS[name].text.format(**fill(PATTERNS[name], label, rng))
                 for name in (_pick(rng, _ONE_CLAUSE) for _ in range(2 + rng.randrange(3)))]
     words = fill(PATTERNS["with"], label, rng) | {"f": film}
-    return " ".join([f"on {_pick(rng, DAYS)} we saw a {film} ."] + [f"{o} ." for o in opinions]
-                    + [f"in short , {PATTERNS['with'].text.format(**words)} .", ("we left early .", "we stayed to the end .")[label]])
+    return " ".join([f"on {_pick(rng, DAYS)} we saw a {film} .", *(f"{o} ." for o in opinions),
+                     f"in short , {PATTERNS['with'].text.format(**words)} .",
+                     ("we left early .", "we stayed to the end .")[label]])
 
-# %% ../nbs/02b_micro_reviews.ipynb #cell-43
+# %% ../nbs/02b_micro_reviews.ipynb #cell-46
 def _documents(rng: random.Random) -> Iterator[str]:
     """Stories and reviews without end, no two alike."""
     used = set()
@@ -232,4 +248,5 @@ def _documents(rng: random.Random) -> Iterator[str]:
 def running_text(seed: int = 1) -> dict[str, list[str]]:
     """Documents of several sentences for language models: 2,000 train, 200 valid, 200 test, no two alike."""
     documents = _documents(random.Random(seed))
-    return {split: [next(documents) for n in range(count)] for split, count in (("train", 2000), ("valid", 200), ("test", 200))}
+    sizes = {"train": 2000, "valid": 200, "test": 200}
+    return {split: [next(documents) for n in range(count)] for split, count in sizes.items()}

@@ -5,18 +5,17 @@
 # %% auto #0
 __all__ = ['PASSED_OVER', 'anchor', 'headings', 'next_step', 'with_next_step']
 
-# %% ../nbs/90j_next_steps.ipynb #82432cce
+# %% ../nbs/90j_next_steps.ipynb #7116acfc
 import json
 import re
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 
+from .editions import lessons, reading_order
 from .exercise_notebooks import Exercise, all_exercises, prepared
 from .reports import Report
 
-# %% ../nbs/90j_next_steps.ipynb #b1cba5b9
+# %% ../nbs/90j_next_steps.ipynb #e2d0dca6
 PASSED_OVER = {"Summary", "Exercises", "Further reading", "Checks"}    # headings that are no place to go on
 
 
@@ -25,22 +24,18 @@ def anchor(heading: str) -> str:
     return "#" + heading.replace(" ", "-")
 
 
-def _lessons() -> dict[str, Path]:
-    "The files of all lessons, in reading order."
-    package = Path(str(files("transformer_course")))
-    folders = package / "lessons", package.parent / "nbs"
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("[0-8]*.ipynb"))}
-
-
 @cache
 def headings(lesson: str) -> tuple[str, ...]:
     """Title and sections of a lesson, such as "20_attention"; nothing if there is none of that name."""
-    path = _lessons().get(lesson)
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"] if path else []
+    content = lessons().get(f"{lesson}.ipynb")
+    cells = json.loads(content)["cells"] if content else []
     text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     return tuple(re.findall(r"^##? (.+)$", text, re.MULTILINE))
 
-# %% ../nbs/90j_next_steps.ipynb #7ee3dd80
+
+_order = cache(reading_order)      # it reads all lessons
+
+# %% ../nbs/90j_next_steps.ipynb #398ec72b
 def _named(exercise: Exercise, sections: tuple[str, ...]) -> int:
     "The place of the last section that an exercise names; −1 if it names none of these."
     numbers = re.findall(r"\d+", exercise.section.partition(", section")[2].partition('"')[0])
@@ -61,11 +56,12 @@ def _section_after(exercises: list[Exercise]) -> tuple[str, str]:
 
 
 def _lesson_after(lesson: str) -> tuple[str, str]:
-    "Text and address of the next lesson that has exercises; nothing after the last one."
-    for name in sorted(_lessons()):
-        if name > lesson and "Exercises" in headings(name):
-            return f"lesson {name.partition('_')[0]}, {headings(name)[0]}", f"../{name}.ipynb"
-    return "", ""
+    "Text and address of the next lesson; nothing after the last one."
+    following = next((name for name in _order() if name.removesuffix(".ipynb") > lesson), None)
+    if following is None:
+        return "", ""
+    name = following.removesuffix(".ipynb")
+    return f"lesson {name.partition('_')[0]}, {headings(name)[0]}", f"../{name}.ipynb"
 
 
 def next_step(exercise: Exercise) -> tuple[str, str]:

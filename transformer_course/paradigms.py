@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['LANGUAGES', 'VERBS', 'TENSES', 'CELLS', 'TABLES', 'GIVEN', 'ASKED', 'table', 'english', 'Form', 'form', 'splits']
 
-# %% ../nbs/02c_paradigms.ipynb #cell-8
+# %% ../nbs/02c_paradigms.ipynb #cell-17
 from dataclasses import dataclass, field
 
-# %% ../nbs/02c_paradigms.ipynb #cell-9
+# %% ../nbs/02c_paradigms.ipynb #cell-18
 LANGUAGES = ("en", "cs", "hi", "bn")
 VERBS = ("carry", "drive", "swim", "fly", "run")
 TENSES = ("present", "future")
-CELLS = (("1", "singular"), ("2", "singular"), ("3", "singular"), ("1", "plural"), ("2", "plural"), ("3", "plural"))
+CELLS = (("1", "singular"), ("2", "singular"), ("3", "singular"),
+         ("1", "plural"), ("2", "plural"), ("3", "plural"))
 
-# %% ../nbs/02c_paradigms.ipynb #cell-10
+# %% ../nbs/02c_paradigms.ipynb #cell-19
 TABLES = {
     "cs": """
         carry present  nesu        neseš         nese         neseme        nesete        nesou
@@ -54,23 +55,26 @@ TABLES = {
         """,
 }
 
-# %% ../nbs/02c_paradigms.ipynb #cell-11
+# %% ../nbs/02c_paradigms.ipynb #cell-20
 def table(language: str) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
-    """The certain forms of "cs", "hi" or "bn": (verb, tense) -> (person, number) -> form. ValueError for others."""
+    """The certain forms of "cs", "hi" or "bn": (verb, tense) -> (person, number) -> form.
+
+    Raises ValueError for a language without a table.
+    """
     if language not in TABLES:
         raise ValueError(f"language {language!r} has no table: the tables are {', '.join(TABLES)}")
     rows = [line.split() for line in TABLES[language].strip().split("\n")]
-    return {(row[0], row[1]): {cell: form.replace("_", " ") for cell, form in zip(CELLS, row[2:]) if form != "-"}
-            for row in rows}
+    return {(verb, tense): {cell: form.replace("_", " ") for cell, form in zip(CELLS, forms) if form != "-"}
+            for verb, tense, *forms in rows}
 
-# %% ../nbs/02c_paradigms.ipynb #cell-14
+# %% ../nbs/02c_paradigms.ipynb #cell-23
 def english(verb: str, tense: str, person: str, number: str) -> str:
     """The English of a cell: "he will carry"; "you all" where the plural of "you" is meant."""
     who = {"1": ("I", "we"), "2": ("you", "you all"), "3": ("he", "they")}[person][number == "plural"]
     third = {"carry": "carries", "fly": "flies"}.get(verb, verb + "s")
     return f"{who} will {verb}" if tense == "future" else f"{who} {third if who == 'he' else verb}"
 
-# %% ../nbs/02c_paradigms.ipynb #cell-17
+# %% ../nbs/02c_paradigms.ipynb #cell-26
 @dataclass(frozen=True)
 class Form:
     """One cell of the tables in every language that has it, English included."""
@@ -78,8 +82,9 @@ class Form:
     tags: dict = field(hash=False)       # verb, tense, person, number
 
 
-GIVEN = (("carry", "present", "1", "singular"), ("carry", "future", "3", "singular"), ("carry", "present", "3", "singular"),
-         ("carry", "present", "3", "plural"), ("drive", "present", "1", "singular"), ("swim", "present", "3", "plural"))
+GIVEN = (("carry", "present", "1", "singular"), ("carry", "future", "3", "singular"),
+         ("carry", "present", "3", "singular"), ("carry", "present", "3", "plural"),
+         ("drive", "present", "1", "singular"), ("swim", "present", "3", "plural"))
 ASKED = (("carry", "future", "1", "singular"), ("drive", "present", "3", "plural"),
          ("swim", "present", "3", "singular"), ("drive", "future", "3", "plural"))
 
@@ -92,13 +97,14 @@ def form(verb: str, tense: str, person: str, number: str) -> Form:
 
 
 def _held_out(key: tuple[str, str, str, str]) -> bool:
-    """Whether a cell is in test: what is asked, and about a quarter of the others, spread evenly; nothing that is given."""
+    """Whether a cell is in test: what is asked, and about a quarter of the others; nothing that is given."""
     place = VERBS.index(key[0]) + CELLS.index(key[2:]) + 2 * TENSES.index(key[1])
     return key in ASKED or (place % 4 == 3 and key not in GIVEN)
 
 
 def splits() -> dict[str, list[Form]]:
-    """The puzzle's `given` (6) and `asked` (4) cells, and all cells in `train` and `test` (which holds those asked)."""
+    """The puzzle's `given` (6) and `asked` (4) cells; all cells, in `train` or (those asked, too) `test`."""
     keys = [(v, t) + c for v in VERBS for t in TENSES for c in CELLS]
-    return {"train": [form(*k) for k in keys if not _held_out(k)], "test": [form(*k) for k in keys if _held_out(k)],
+    return {"train": [form(*k) for k in keys if not _held_out(k)],
+            "test": [form(*k) for k in keys if _held_out(k)],
             "given": [form(*k) for k in GIVEN], "asked": [form(*k) for k in ASKED]}

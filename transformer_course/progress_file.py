@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FOLDER_MARK', 'PROGRESS', 'LOCK', 'PATIENCE', 'course_folder', 'read_progress', 'note', 'progress']
 
-# %% ../nbs/90g_progress_file.ipynb #4b88a7bd
+# %% ../nbs/90g_progress_file.ipynb #cell-4
 import errno
 import json
 import sys
@@ -19,7 +19,7 @@ from .exercise_notebooks import all_exercises
 from .reports import MARKS, Progress, Report
 from .files import FolderLock, write_atomically
 
-# %% ../nbs/90g_progress_file.ipynb #cb6d55cb
+# %% ../nbs/90g_progress_file.ipynb #cell-6
 FOLDER_MARK, PROGRESS = "course.json", "progress.json"
 
 
@@ -60,7 +60,7 @@ def read_progress(folder: str | Path) -> dict[str, dict]:
         again = f'`transformer-course progress "{path.parent}"` rebuilds it'
         raise ValueError(f"{path} is damaged: {again}") from None
 
-# %% ../nbs/90g_progress_file.ipynb #f164ef20
+# %% ../nbs/90g_progress_file.ipynb #cell-8
 _writing = threading.Lock()
 LOCK, PATIENCE = ".progress.lock", 20.0      # seconds that one process waits for others
 
@@ -111,7 +111,7 @@ def _add(reports: Sequence[Report], folder: Path) -> None:
                                   "last": report.status}
     write_atomically(path, json.dumps({"exercises": known}, indent=1).encode())
 
-# %% ../nbs/90g_progress_file.ipynb #cell-8
+# %% ../nbs/90g_progress_file.ipynb #cell-9
 def progress(folder: str | Path | None = None) -> Progress:
     """The progress in a course's folder (default: the current one).
 

@@ -8,7 +8,7 @@ __all__ = ['noam', 'inverse_sqrt', 'linear_decay']
 # %% ../nbs/24_recipe.ipynb #cell-4
 from .training import Schedule
 
-# %% ../nbs/24_recipe.ipynb #cell-9
+# %% ../nbs/24_recipe.ipynb #cell-11
 def _checked(warmup: int, **positive: float) -> None:
     "Complain about a warm-up below one step or a rate that is not positive."
     if warmup < 1:
@@ -17,7 +17,7 @@ def _checked(warmup: int, **positive: float) -> None:
         if not value > 0:
             raise ValueError(f"{name} must be positive, not {value}")
 
-
+# %% ../nbs/24_recipe.ipynb #cell-12
 def noam(
     d_model: int,         # D
     warmup: int = 4000,   # steps of rising rate
@@ -41,7 +41,7 @@ def inverse_sqrt(
     _checked(warmup, peak=peak)
     return lambda step, progress: peak * min(step / warmup, (warmup / step) ** 0.5)
 
-# %% ../nbs/24_recipe.ipynb #cell-11
+# %% ../nbs/24_recipe.ipynb #cell-14
 def linear_decay(
     peak: float,          # the rate that warm-up aims at
     warmup: int,          # steps of rising rate

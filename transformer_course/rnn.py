@@ -19,7 +19,7 @@ Hidden = tuple[Tensor, ...]   # what a cell carries: (h,), or (h, c) for an LSTM
 
 
 def _add_weights(cell: nn.Module, d_in: int, d_hidden: int, n_gates: int) -> None:
-    "Parameters named and ordered as in nn.RNNCell, nn.LSTMCell, nn.GRUCell; recurrent ones orthogonal."
+    "Add parameters, named and ordered as in nn.RNNCell, nn.LSTMCell and nn.GRUCell; U starts orthogonal."
     for name, size in (("d_in", d_in), ("d_hidden", d_hidden)):
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"{type(cell).__name__}: {name} must be a positive whole number, not {size!r}")
@@ -135,23 +135,27 @@ def unroll(
     mask: Tensor | None = None,   # (B, T) bool; where False, the state is held and the output zero
     reverse: bool = False,        # from right to left
 ) -> tuple[Tensor, Hidden]:       # outputs (B, T, H) in the order of the words, the state after the last step
-    """Run a cell over a batch of sentences; the product with the inputs is taken out of the loop."""
+    """Run a cell over a batch of sentences; the products with the inputs are computed before the loop."""
     projected = cell.project(x.transpose(0, 1)).unbind(0)                   # T times (B, gates)
     real = None if mask is None else mask.unsqueeze(-1).unbind(1)           # T times (B, 1)
-    outputs = [None] * len(projected)
-    for t in reversed(range(len(projected))) if reverse else range(len(projected)):
+    order, outputs = range(len(projected)), [None] * len(projected)
+    for t in reversed(order) if reverse else order:
         new = cell.update(projected[t], hidden)
-        hidden = new if real is None else tuple(torch.where(real[t], n, old) for n, old in zip(new, hidden))
-        outputs[t] = hidden[0]
-    stacked = torch.stack(outputs, dim=1)
-    return stacked if mask is None else stacked.masked_fill(~mask.unsqueeze(-1), 0), hidden
+        if mask is not None:                                                # hold the state at padding
+            new = tuple(torch.where(real[t], after, before) for after, before in zip(new, hidden))
+        hidden = new
+        outputs[t] = hidden[0]                                              # the notes after word t
+    stacked = torch.stack(outputs, dim=1)                                   # (B, T, H)
+    if mask is not None:
+        stacked = stacked.masked_fill(~mask.unsqueeze(-1), 0)               # the outputs at padding
+    return stacked, hidden
 
 # %% ../nbs/10_rnn.ipynb #cell-37
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 
 # %% ../nbs/10_rnn.ipynb #cell-38
 class Recurrent(nn.Module):
-    """Recurrent layers over padded batches; gives what nn.GRU and nn.LSTM give for packed sequences.
+    """Recurrent layers over padded batches; they give what nn.GRU and nn.LSTM give for packed sequences.
 
     Raises ValueError for an unknown kind of cell, or fewer than one layer.
     """

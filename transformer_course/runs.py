@@ -95,7 +95,7 @@ def held(folder: str | Path | None, job: Job, resume: bool = False) -> Iterator[
         return
     check_folder(folder, job, resume)
     with FolderLock(folder):
-        check_folder(folder, job, resume)      # again: a run may have ended between the look and the lock
+        check_folder(folder, job, resume)      # again: a run may have ended between the check and the lock
         yield
 
 # %% ../nbs/25e_runs.ipynb #cell-11
@@ -151,7 +151,7 @@ def train_model(
     model, (sizes, peak) = build(job.model, job.preset, len(tokenizer)), preset.of(job.model)
     check_lengths(model, examples, "train")
     check_lengths(model, valid, "valid")
-    if folder is not None and process.is_main_process:   # nothing is written before all of this went well
+    if folder is not None and process.is_main_process:   # nothing is written before all of this has succeeded
         note_job(Path(folder), job)
     process.wait_for_everyone()
     learn, held_out = (PairBatches(some, preset.batch_tokens) for some in (examples, valid))

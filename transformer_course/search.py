@@ -140,7 +140,7 @@ def _banned(model: Searchable, device: torch.device) -> tuple[Tensor, Tensor]:
 def _time_to_look(t: int, device: torch.device) -> bool:
     """Whether to ask now which sentences are done. A GPU has to wait at each look, so there only every eighth step.
 
-    Greedy and beam searches find the same whenever we look. Random draws may differ: rows that have ended use some.
+    Greedy and beam searches find the same, however often we look. Random draws may differ: rows that have ended use some.
     """
     return device.type == "cpu" or t % 8 == 0
 

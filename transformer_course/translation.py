@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Translator']
 
-# %% ../nbs/25_translation.ipynb #cell-16
+# %% ../nbs/25_translation.ipynb #cell-18
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +24,7 @@ from .text import Tokenizer
 from .training import accelerator_for
 from .translating import SearchOptions, source_row, translate
 
-# %% ../nbs/25_translation.ipynb #cell-17
+# %% ../nbs/25_translation.ipynb #cell-19
 class Translator(ModelHubMixin, library_name="transformer-course", tags=["translation"]):
     """A trained model with its tokenizer and what is known of them."""
 
@@ -90,8 +90,8 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
     ) -> list[str]:
         """Translate sentences, in their order; each as if it were alone.
 
-        Raises ValueError, before any is translated, for options that cannot be, and for a sentence that is
-        empty, not valid Unicode or too long; it is named by its number.
+        Raises ValueError, before any is translated, for options that make no sense, and for a sentence
+        that is empty, not valid Unicode or too long; it is named by its number.
         """
         return translate(self.model, self.tokenizer, sentences, SearchOptions(beam_size, **options))
 
@@ -139,7 +139,7 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         model, tokenizer, config = load_model(path, **hub_options)
         return cls(model.to(device), tokenizer, config)
 
-# %% ../nbs/25_translation.ipynb #cell-19
+# %% ../nbs/25_translation.ipynb #cell-21
 def _place(config: dict, layer: int | None, head: int | None) -> tuple[int | None, int | None]:
     "The layer and head that are asked for, or those that were chosen on valid."
     return config.get("alignment", (None, None)) if layer is None and head is None else (layer, head)
