@@ -345,7 +345,7 @@ def test_sleepers_and_children_do_not_outlive_a_check(tmp_path):
     children = "".join(SLEEPER.format(new) + f"open('child{new}', 'w').write(str(child.pid))\n" for new in (False, True))
     path = handed_in(tmp_path / "20.ipynb", numbers_in_weights=late + children + "def numbers_in_weights():\n    return 80_000, 10_000", why_weights_sharpen=RIGHT)
     began, found = time.monotonic(), course.check_file(path, seconds=200)
-    assert [report.status for report in found][2:] == ["passed", "passed"] and time.monotonic() - began < 150
+    assert [report.status for report in found][2:4] == ["passed", "passed"] and time.monotonic() - began < 150
     for new in (False, True):
         state = Path(f"/proc/{(tmp_path / f'child{new}').read_text()}/stat")
         until = time.monotonic() + 10
@@ -380,7 +380,7 @@ def test_a_notebook_that_was_cut_short_is_called_damaged(tmp_path):
 def test_answers_in_a_file_need_not_be_a_def(tmp_path):
     sharpen = "why_weights_sharpen = lambda: 'b'"
     path = handed_in(tmp_path / "20.ipynb", numbers_in_weights="from functools import partial\nnumbers_in_weights = partial(lambda a, b: (a, b), 80_000, 10_000)", why_weights_sharpen=sharpen)
-    assert [report.status for report in course.check_file(path)][2:] == ["passed", "passed"]
+    assert [report.status for report in course.check_file(path)][2:4] == ["passed", "passed"]
 
 
 def test_a_value_that_raises_when_shown_is_named_by_its_kind():

@@ -64,7 +64,7 @@ def generality(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
             return ON_CPU, there.case
     return None
 
-# %% ../nbs/90i_any_function.ipynb #b6abc3c9
+# %% ../nbs/90i_any_function.ipynb #cell-8
 KEPT = ("the same arguments gave another result the second time: something is kept from one call "
         "to the next, in a default value such as [] or in a global name")
 

@@ -48,7 +48,7 @@ def _rounded(value: object) -> object:
         return type(value)(map(_rounded, value)) if type(value) in (list, tuple) else value
     return Shown(shown(value)) if isinstance(value, Tensor) else value
 
-# %% ../nbs/90c_comparison.ipynb #96313e8f
+# %% ../nbs/90c_comparison.ipynb #cell-7
 def kind_name(value: object) -> str:
     """The name of a value's kind: a tensor, an int, nothing (None)."""
     if value is None:
@@ -214,7 +214,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #379b8070
+# %% ../nbs/90c_comparison.ipynb #cell-19
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 

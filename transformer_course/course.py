@@ -6,7 +6,7 @@
 __all__ = ['LAB_DEFAULTS', 'CELL_SECONDS', 'NOTEBOOK_SECONDS', 'Started', 'start', 'lab_options', 'run_cells', 'check_notebook',
            'write_reports', 'check_folder', 'check_file']
 
-# %% ../nbs/90a_course.ipynb #bf4ded55
+# %% ../nbs/90a_course.ipynb #cell-4
 import hashlib
 import json
 import linecache
@@ -68,7 +68,7 @@ def _copied(folder: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
-# %% ../nbs/90a_course.ipynb #c3004323
+# %% ../nbs/90a_course.ipynb #cell-9
 def start(folder: str | Path) -> Started:
     """Copy lessons and exercises into a folder; nothing in it is overwritten.
 
@@ -130,7 +130,7 @@ def lab_options(folder: str | Path) -> tuple[list[str], dict[str, str]]:
     further = [path for path in (os.environ.get("JUPYTER_CONFIG_PATH"), str(folder / ".lab")) if path]
     return options, {"JUPYTER_CONFIG_PATH": os.pathsep.join(further)}
 
-# %% ../nbs/90a_course.ipynb #8086d418
+# %% ../nbs/90a_course.ipynb #cell-15
 CELL_SECONDS, NOTEBOOK_SECONDS = 30.0, 600.0
 
 
@@ -165,7 +165,7 @@ def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict
             failed[place] = "".join(cell["source"]), f"its cell raised {said(error)}"
     return names, failed
 
-# %% ../nbs/90a_course.ipynb #1b63ba9c
+# %% ../nbs/90a_course.ipynb #cell-17
 def _about(exercise: Exercise, status: str, reason: str) -> Report:
     return Report(exercise.name, status, reason, exercise.number, exercise.lesson)
 
@@ -207,7 +207,7 @@ def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Repo
     opened = _opened(path)
     return [_report(exercise, *opened) for exercise in exercises]
 
-# %% ../nbs/90a_course.ipynb #cef2310a
+# %% ../nbs/90a_course.ipynb #cell-19
 def write_reports(path: str, names: str, out: str) -> None:
     """In a process of its own: a line when the notebook has run, a line for each report, then the end."""
     known = all_exercises()
@@ -249,7 +249,7 @@ def _in_process(path: Path, exercises: Sequence[Exercise], seconds: float) -> li
         found += [_about(exercise, "error", "a call of this function ended Python") for exercise in left[:1]]
     return found
 
-# %% ../nbs/90a_course.ipynb #68c9fe2c
+# %% ../nbs/90a_course.ipynb #cell-20
 def check_folder(
     folder: str | Path | None = None,
     seconds: float = NOTEBOOK_SECONDS,   # that one notebook may take
@@ -272,7 +272,7 @@ def check_folder(
     note(reports, found)
     return reports
 
-# %% ../nbs/90a_course.ipynb #4c3f1b10
+# %% ../nbs/90a_course.ipynb #cell-22
 def check_file(
     path: str | Path,                    # of a notebook of exercises
     seconds: float = NOTEBOOK_SECONDS,   # that it may take

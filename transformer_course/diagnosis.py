@@ -36,7 +36,7 @@ def _relation(trials: Sequence[Trial]) -> str | None:
     kind, told = found[0]
     return told if len(found) > 1 or "factor " not in kind else None
 
-# %% ../nbs/90f_diagnosis.ipynb #a5771138
+# %% ../nbs/90f_diagnosis.ipynb #cell-11
 def _in_kind(value: object, model: object) -> object:
     "A value with lists and tuples as in the model, at any depth."
     if isinstance(model, (list, tuple)) and isinstance(value, (list, tuple)):
@@ -72,7 +72,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #7b1e7c1a
+# %% ../nbs/90f_diagnosis.ipynb #cell-13
 def diagnose(
     fn: Callable,
     exercise: Exercise,
@@ -112,7 +112,7 @@ def _finding(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> di
 
 
 def _prompt(fn: Callable, trial: Trial, exercise: Exercise, ready: Ready) -> dict:
-    "What is said of an answer in which the prompt still stands."
+    "What is said of an answer in which the prompt was left."
     if only_prompt(fn, exercise, ready):
         return {"status": "not attempted", "reason": "replace the prompt by your code, and check again"}
     return {"status": "error", "reason": left_behind(fn, trial.got.error)}

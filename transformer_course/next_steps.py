@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PASSED_OVER', 'anchor', 'headings', 'next_step', 'with_next_step']
 
-# %% ../nbs/90j_next_steps.ipynb #7116acfc
+# %% ../nbs/90j_next_steps.ipynb #cell-4
 import json
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ from .editions import lessons, reading_order
 from .exercise_notebooks import Exercise, all_exercises, prepared
 from .reports import Report
 
-# %% ../nbs/90j_next_steps.ipynb #e2d0dca6
+# %% ../nbs/90j_next_steps.ipynb #cell-6
 PASSED_OVER = {"Summary", "Exercises", "Further reading", "Checks"}    # headings that are no place to go on
 
 
@@ -35,7 +35,7 @@ def headings(lesson: str) -> tuple[str, ...]:
 
 _order = cache(reading_order)      # it reads all lessons
 
-# %% ../nbs/90j_next_steps.ipynb #398ec72b
+# %% ../nbs/90j_next_steps.ipynb #cell-8
 def _named(exercise: Exercise, sections: tuple[str, ...]) -> int:
     "The place of the last section that an exercise names; −1 if it names none of these."
     numbers = re.findall(r"\d+", exercise.section.partition(", section")[2].partition('"')[0])

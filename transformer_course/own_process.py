@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MEMORY', 'DEEPEST', 'WORD', 'cap_memory', 'cap_recursion', 'run_alone']
 
-# %% ../nbs/90k_own_process.ipynb #d7d65630
+# %% ../nbs/90k_own_process.ipynb #cell-4
 import os
 import signal
 import subprocess
@@ -30,7 +30,7 @@ def cap_memory(more: int = MEMORY) -> None:
         with suppress(ValueError, OSError):             # a lower limit is set already
             resource.setrlimit(kind, (most, most))
 
-# %% ../nbs/90k_own_process.ipynb #7f17555f
+# %% ../nbs/90k_own_process.ipynb #cell-8
 DEEPEST = 50_000       # calls within calls
 
 
@@ -39,7 +39,7 @@ def cap_recursion(most: int = DEEPEST) -> None:
     raised = sys.setrecursionlimit
     sys.setrecursionlimit = lambda limit: raised(min(limit, most))
 
-# %% ../nbs/90k_own_process.ipynb #cell-8
+# %% ../nbs/90k_own_process.ipynb #cell-10
 WORD = "TRANSFORMER_COURSE_RUN"      # variable in the environment of a program and of all that it starts
 
 

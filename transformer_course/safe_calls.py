@@ -90,7 +90,7 @@ def undisturbed():
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
 
-# %% ../nbs/90d_safe_calls.ipynb #195ab9ba
+# %% ../nbs/90d_safe_calls.ipynb #cell-13
 class Printed:
     """A file that keeps the first characters that are written to it."""
 

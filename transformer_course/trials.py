@@ -6,7 +6,7 @@
 __all__ = ['MOST_LETTERS', 'Trial', 'tried', 'is_prompt', 'all_trials', 'alike', 'asks_letter', 'letter', 'named', 'said',
            'code_of', 'endless', 'complaint', 'only_prompt', 'left_behind']
 
-# %% ../nbs/90l_trials.ipynb #4d20e0b2
+# %% ../nbs/90l_trials.ipynb #cell-4
 import ast
 import inspect
 import linecache
@@ -66,7 +66,7 @@ def alike(one: Outcome, other: Outcome) -> bool:
         return type(one.error) is type(other.error) and str(one.error) == str(other.error)
     return one.changed == other.changed and difference(one.value, other.value) is None
 
-# %% ../nbs/90l_trials.ipynb #f4f26950
+# %% ../nbs/90l_trials.ipynb #cell-8
 MOST_LETTERS = 4
 
 
@@ -88,7 +88,7 @@ def letter(value: object, model: str) -> str | None:
         return None
     return found.upper() if model.isupper() else found.lower()
 
-# %% ../nbs/90l_trials.ipynb #c5ab6929
+# %% ../nbs/90l_trials.ipynb #cell-10
 def named(solution: Callable, arguments: tuple) -> tuple[tuple[str, str], ...]:
     """Names of the parameters, and what they got."""
     names = list(inspect.signature(solution).parameters)
@@ -152,7 +152,7 @@ def complaint(fn: Callable, trial: Trial, ready: Ready) -> tuple[str, str] | Non
     reason = difference(got.value, wanted.value)
     return reason and ("wrong", reason)
 
-# %% ../nbs/90l_trials.ipynb #52d0e6f2
+# %% ../nbs/90l_trials.ipynb #cell-12
 def _body(source: str, name: str) -> str:
     "What a function's source says, without its docstring and comments."
     tree = ast.parse(textwrap.dedent(source))
@@ -174,8 +174,8 @@ def only_prompt(fn: Callable, exercise: Exercise, ready: Ready) -> bool:
 
 
 def left_behind(fn: Callable, error: BaseException) -> str:
-    """Where the prompt still stands in an answer that was attempted."""
+    """Where the prompt was left in an answer that was attempted."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     if frame.f_code is not code_of(fn):
-        return f"it calls {frame.f_code.co_name}, in which the prompt `raise NotImplementedError()` still stands"
-    return f"delete the prompt, `raise NotImplementedError()`: it still stands in line {line} of its cell"
+        return f"it calls {frame.f_code.co_name}, which `raise NotImplementedError()` still ends: write it first"
+    return f"delete the prompt, `raise NotImplementedError()`: it is still there, in line {line} of its cell"
