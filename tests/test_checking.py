@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_loses_no_answer(tmp_path, capsys):
 
 
 def test_a_folder_of_odd_files_is_checked_all_the_same(tmp_path):
-    exercises = started(tmp_path / "here", keep=("20", "21")) / "exercises"
+    exercises = started(tmp_path / "here", keep=("20_", "21")) / "exercises"
     odd = exercises / "21_positions_exercises.ipynb"
     odd.unlink()
     odd.mkdir()
@@ -357,7 +357,7 @@ def test_progress_is_whole_or_put_aside(tmp_path, capsys):
 
 
 def test_damaged_progress_is_rebuilt_by_the_command(tmp_path, capsys):
-    folder = started(tmp_path / "here", keep=("20",))
+    folder = started(tmp_path / "here", keep=("20_",))
     (folder / "progress.json").write_bytes(b"{")
     with pytest.raises(SystemExit) as ended:
         main(["progress", str(folder)])
@@ -407,7 +407,7 @@ def test_the_proof_wants_four_mistakes_an_exercise_on_average():
 
 
 def test_json_gives_a_result_an_exercise(tmp_path, capsys):
-    folder = started(tmp_path / "here", keep=("20",))
+    folder = started(tmp_path / "here", keep=("20_",))
     path = folder / "exercises" / "20_attention_exercises.ipynb"
     text = path.read_text(encoding="utf-8").replace('"    # YOUR CODE HERE\\n",\n    "    raise NotImplementedError()"', '"    return \\"a\\""')
     path.write_text(text, encoding="utf-8")
