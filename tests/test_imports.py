@@ -25,6 +25,7 @@ TOOLS = {
     "exercise_notebooks",
     "files",
     "functional",
+    "given_tokenizers",
     "hindi_forms",
     "hindi_grammar",
     "hindi_lexicon",
@@ -49,9 +50,12 @@ TOOLS = {
 }
 TOP = {
     "cli",
+    "describing",
     "evaluation",
+    "layouts",
     "model_folder",
     "presets",
+    "pretrained",
     "recipe",
     "runs",
     "scoreboard",
