@@ -527,7 +527,7 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     console.print("  ".join(f"{mark(status)} {status}" for status in MARKS))
     print("\n".join(found.summary()))
 
-# %% ../nbs/91_cli.ipynb #beed156e
+# %% ../nbs/91_cli.ipynb #6153ad6d
 @app.command()
 def export(
     folder: Folder,
@@ -542,8 +542,9 @@ def export(
         raise ValueError(f"{out} is not empty: give a new folder")
     translator = Translator.from_pretrained(folder)
     name = save_pretrained(translator.model, out, translator.tokenizer, layout)
-    print(f"{out} holds a {name}; in Hugging Face's library: AutoModelForSeq2SeqLM.from_pretrained({str(out)!r})")
+    print(f"{out} holds a {name}; in Hugging Face's library: "
+          f"AutoModelForSeq2SeqLM.from_pretrained({str(out)!r})")
 
-# %% ../nbs/91_cli.ipynb #cell-37
+# %% ../nbs/91_cli.ipynb #cell-40
 if __name__ == "__main__" and "__file__" in globals():
     main()

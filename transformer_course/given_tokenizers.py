@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ROLES', 'USUAL', 'GivenTokenizer', 'read_tokenizer', 'tokenizer_files']
 
-# %% ../nbs/34c_given_tokenizers.ipynb #25b7c2c7
+# %% ../nbs/34c_given_tokenizers.ipynb #cell-4
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from .files import read_json
 from .text import SPECIALS, Tokenizer
 
-# %% ../nbs/34c_given_tokenizers.ipynb #34df8d54
+# %% ../nbs/34c_given_tokenizers.ipynb #cell-6
 class _Pieces:
     """A tokenizer of the `tokenizers` library."""
 
@@ -67,13 +67,13 @@ class _Sentencepiece:
     def __len__(self) -> int:
         return max(self.names) + 1
 
-# %% ../nbs/34c_given_tokenizers.ipynb #62f76543
+# %% ../nbs/34c_given_tokenizers.ipynb #233914cf
 @dataclass(frozen=True, eq=False)
 class GivenTokenizer:
     """A tokenizer that came with a model."""
 
     pieces: _Pieces | _Sentencepiece
-    roles: dict[str, int] = field(default_factory=dict)   # "pad", "bos", "eos", "unk", "cls", "sep", "mask": their ids
+    roles: dict[str, int] = field(default_factory=dict)   # ids of "pad", "bos", "eos", "unk", "cls" …
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -104,7 +104,7 @@ class GivenTokenizer:
         self,
         text: str,
         second: str | None = None,   # a second segment, for BERT
-        special: bool = True,        # add what the model expects around a text: [CLS] … [SEP], or </s> at the end
+        special: bool = True,        # add what the model expects around a text: [CLS] … [SEP], or … </s>
     ) -> list[int]:
         "Ids of a text, or of two. Raises ValueError if a text is no string."
         return self.encode_pair(text, second, special)[0]
@@ -125,7 +125,7 @@ class GivenTokenizer:
             raise ValueError(f"id {wrong[0]} is not in the vocabulary: ids go from 0 to {len(self) - 1}")
         return self.pieces.decode(ids)
 
-# %% ../nbs/34c_given_tokenizers.ipynb #4e9b4aeb
+# %% ../nbs/34c_given_tokenizers.ipynb #3d4cd9fc
 def _from_json(file: Path) -> _Pieces:
     return _Pieces(tokenizers.Tokenizer.from_file(str(file)))
 
@@ -143,10 +143,12 @@ def _word_pieces(folder: Path, said: dict) -> _Pieces:
     "BERT's: the longest piece that fits, from the left."
     inner = tokenizers.Tokenizer(models.WordPiece.from_file(str(folder / "vocab.txt"), unk_token="[UNK]"))
     lower = said.get("do_lower_case", True)
-    inner.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=said.get("strip_accents"),
-                                                  handle_chinese_chars=said.get("tokenize_chinese_chars", True))
+    inner.normalizer = normalizers.BertNormalizer(
+        lowercase=lower, strip_accents=said.get("strip_accents"),
+        handle_chinese_chars=said.get("tokenize_chinese_chars", True))
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    inner.add_special_tokens([t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if inner.token_to_id(t) is not None])
+    known = [t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if inner.token_to_id(t) is not None]
+    inner.add_special_tokens(known)
     inner.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")])
@@ -174,7 +176,7 @@ def _one_side(folder: Path, said: dict) -> _Sentencepiece:
     return _Sentencepiece(_sentencepiece(folder / "spiece.model"), specials=("</s>", "<pad>"),
                           sentinels=said.get("extra_ids", 100))
 
-# %% ../nbs/34c_given_tokenizers.ipynb #dd9a7292
+# %% ../nbs/34c_given_tokenizers.ipynb #dc847e04
 ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
 USUAL = {"pad": ("[PAD]", "<pad>"), "bos": ("<s>", "<|endoftext|>"), "eos": ("</s>", "<|endoftext|>"),
          "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
@@ -208,8 +210,8 @@ def _read(folder: Path, said: dict):
         return _word_pieces(folder, said)
     if have("spiece.model"):
         return _one_side(folder, said)
-    raise FileNotFoundError(f"{folder} holds no tokenizer: no tokenizer.json, vocab.json with merges.txt, vocab.txt, "
-                            "spiece.model, or source.spm with target.spm")
+    raise FileNotFoundError(f"{folder} holds no tokenizer: no tokenizer.json, vocab.json with merges.txt, "
+                            "vocab.txt, spiece.model, or source.spm with target.spm")
 
 
 def read_tokenizer(folder: str | Path) -> GivenTokenizer:
@@ -237,15 +239,15 @@ def _check_fit(folder: Path, tokenizer: GivenTokenizer, config: dict) -> None:
     "Raise ValueError unless all ids have a row in the model's table, and the special ones are the model's."
     words = config.get("vocab_size")
     if isinstance(words, int) and len(tokenizer) > words:
-        raise ValueError(f"the tokenizer in {folder} does not fit the model: it knows {len(tokenizer):,} pieces, and "
-                         f"vocab_size in config.json is {words:,}")
+        raise ValueError(f"the tokenizer in {folder} does not fit the model: it knows {len(tokenizer):,} "
+                         f"pieces, and vocab_size in config.json is {words:,}")
     for role in ("pad", "eos"):
         theirs, ours = config.get(f"{role}_token_id"), tokenizer.roles.get(role)
         if isinstance(theirs, int) and ours is not None and theirs != ours:
-            raise ValueError(f"the tokenizer in {folder} does not fit the model: {role}_token_id is {theirs} in "
-                             f"config.json, and {ours} in the tokenizer")
+            raise ValueError(f"the tokenizer in {folder} does not fit the model: {role}_token_id is {theirs} "
+                             f"in config.json, and {ours} in the tokenizer")
 
-# %% ../nbs/34c_given_tokenizers.ipynb #92ec63c3
+# %% ../nbs/34c_given_tokenizers.ipynb #905efdba
 def tokenizer_files(
     tokenizer: Tokenizer,   # of this library
     around: str,            # what to add to a text, such as "$A <eos>"
@@ -255,7 +257,7 @@ def tokenizer_files(
     inner.post_processor = processors.TemplateProcessing(
         single=around, special_tokens=[(token, i) for i, token in enumerate(SPECIALS) if token in around])
     pad, bos, eos, unk = SPECIALS
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "bos_token": bos, "eos_token": eos,
-            "unk_token": unk, "clean_up_tokenization_spaces": False}
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "bos_token": bos,
+            "eos_token": eos, "unk_token": unk, "clean_up_tokenization_spaces": False}
     return {"tokenizer.json": inner.to_str(pretty=True).encode(),
             "tokenizer_config.json": (json.dumps(said, indent=1) + "\n").encode()}

@@ -8,7 +8,7 @@ __all__ = ['TRANSFORMS', 'Line', 'GPT2_NAMES', 'BERT_NAMES', 'BERT_HEADS', 'T5_N
            'FAMILIES', 'BERT_WITH_TASKS', 'Transform', 'under', 'gpt2', 'marian', 'Family', 'read_options',
            'same_function', 'write_options', 'Entry', 'entries', 'to_ours', 'to_theirs', 'codes']
 
-# %% ../nbs/34a_layouts.ipynb #f289a568
+# %% ../nbs/34a_layouts.ipynb #cell-4
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ from .text_to_text import t5
 from .transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
 from .transformer_lm import TransformerLM
 
-# %% ../nbs/34a_layouts.ipynb #6f61eef2
+# %% ../nbs/34a_layouts.ipynb #cell-6
 @dataclass(frozen=True)
 class Transform:
     """From a tensor of a file to one of ours, and back; the second argument holds the model's sizes."""
@@ -74,7 +74,7 @@ TRANSFORMS = {
     "columns": Transform(_columns(_interleaved), _columns(_in_halves)),
     "one row": Transform(lambda x, sizes: x[0], lambda x, sizes: x[None])}
 
-# %% ../nbs/34a_layouts.ipynb #c57ddce9
+# %% ../nbs/34a_layouts.ipynb #cell-8
 Line = tuple[str, ...]   # our name, their name, a transform, perhaps a condition
 
 
@@ -165,25 +165,27 @@ MARIAN_NAMES = (
     *_marian_stack("decoder", (("self_attention", "self_attn"), ("cross_attention", "encoder_attn"))),
     ("output.bias", "final_logits_bias", "one row"))
 
-# %% ../nbs/34a_layouts.ipynb #410321ad
+# %% ../nbs/34a_layouts.ipynb #877f50d2
 GELU_TANH = partial(F.gelu, approximate="tanh")
 ACTIVATIONS = {"gelu_new": GELU_TANH, "gelu_pytorch_tanh": GELU_TANH, "gelu": F.gelu, "relu": F.relu,
                "swish": F.silu, "silu": F.silu}
 
 HARMLESS = frozenset("""
-    _attn_implementation _attn_implementation_autoset _name_or_path _num_labels architectures attn_implementation
-    bad_words_ids begin_suppress_tokens chunk_size_feed_forward classif_dropout classifier_dropout
-    cross_attention_hidden_size decoder_layerdrop directionality diversity_penalty do_sample dtype early_stopping
-    encoder_layerdrop encoder_no_repeat_ngram_size exponential_decay_length_penalty extra_pos_embeddings
-    finetuning_task force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id
-    gradient_checkpointing id2label init_std initializer_factor initializer_range is_encoder_decoder label2id
-    length_penalty max_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams
+    _attn_implementation _attn_implementation_autoset _name_or_path _num_labels architectures
+    attn_implementation bad_words_ids begin_suppress_tokens chunk_size_feed_forward classif_dropout
+    classifier_dropout cross_attention_hidden_size decoder_layerdrop directionality diversity_penalty
+    do_sample dtype early_stopping encoder_layerdrop encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty extra_pos_embeddings finetuning_task
+    force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id gradient_checkpointing
+    id2label init_std initializer_factor initializer_range is_encoder_decoder label2id length_penalty
+    max_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams
     num_hidden_layers num_labels num_return_sequences output_attentions output_hidden_states output_past
-    output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
-    prefix problem_type remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
-    summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
-    transformers_version typical_p use_bfloat16 use_cache""".split())
+    output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head
+    pooler_type prefix problem_type remove_invalid_values repetition_penalty return_dict
+    return_dict_in_generate sep_token_id summary_activation summary_first_dropout summary_proj_to_labels
+    summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss
+    tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16
+    use_cache""".split())
 
 EVERYWHERE = {
     "pruned_heads": (None, ({},), {}),
@@ -286,7 +288,7 @@ PEGASUS_OPTIONS = MARIAN_OPTIONS | {
     "normalize_before": ("pre", (True,), True),
     "add_final_layer_norm": ("pre", (True,), True)}
 
-# %% ../nbs/34a_layouts.ipynb #a6caf1cd
+# %% ../nbs/34a_layouts.ipynb #c8b47f42
 def gpt2(
     words: int,                        # V
     d_model: int,                      # D
@@ -303,7 +305,7 @@ def gpt2(
     bos_id: int = 50256,
     eos_id: int = 50256,
 ) -> TransformerLM:
-    """A GPT-2 [Radford et al. 2019]: norms before the sublayers, trained positions, embeddings as they are."""
+    """A GPT-2 [Radford et al. 2019]: pre-norm, trained positions, embeddings as they are."""
     table, norm = embedding_table(words, d_model), partial(nn.LayerNorm, eps=eps)
     parts = Parts(attention=partial(MultiHeadAttention, d_model, n_heads, attention_dropout),
                   feed_forward=partial(FeedForward, d_model, d_ff or 4 * d_model, activation=activation),
@@ -332,20 +334,22 @@ def marian(
     bos_id: int = 0,                   # what a target begins with
     eos_id: int = 1,
 ) -> Transformer:
-    """A MarianMT [Junczys-Dowmunt et al. 2018]: the paper's Transformer, with a bias for each word it may write."""
+    """A MarianMT [Junczys-Dowmunt et al. 2018]: the paper's Transformer, with a bias in the output."""
     table = embedding_table(words, d_model)
     parts = Parts(attention=partial(MultiHeadAttention, d_model, n_heads, attention_dropout),
                   feed_forward=partial(FeedForward, d_model, d_ff, ff_dropout, activation),
                   residual=partial(Residual, d_model, dropout, "pre" if pre else "post"),
                   final_norm=partial(nn.LayerNorm, d_model) if pre else nn.Identity)
     embedding = Embedding(table, Sinusoidal(d_model, max_len), dropout, scaled)
-    return Transformer.from_parts(embedding, embedding, Encoder(encoder_layers, parts),
-                                  Decoder(decoder_layers, parts), Output(table, bias=True), pad_id, bos_id, eos_id)
+    return Transformer.from_parts(
+        embedding, embedding, Encoder(encoder_layers, parts), Decoder(decoder_layers, parts),
+        Output(table, bias=True), pad_id, bos_id, eos_id)
 
 
 def _own_head(config: Mapping) -> Mapping:
-    "Transformers 5 says of version 1.1 that the output is tied and not scaled; its files have an output of their own."
-    return config | {"tie_word_embeddings": False} if config.get("scale_decoder_outputs") is False else config
+    "Transformers 5 says of version 1.1 that the output is tied and not scaled; the files have their own."
+    own = config.get("scale_decoder_outputs") is False
+    return config | {"tie_word_embeddings": False} if own else config
 
 
 def _t5(encoder_layers: int, decoder_layers: int, **sizes) -> Transformer:
@@ -355,7 +359,7 @@ def _t5(encoder_layers: int, decoder_layers: int, **sizes) -> Transformer:
 def _bert_with_tasks(activation: Callable, eps: float, **sizes) -> BertForPreTraining:
     return BertForPreTraining(Bert(activation=activation, eps=eps, **sizes), activation, eps)
 
-# %% ../nbs/34a_layouts.ipynb #71b8f064
+# %% ../nbs/34a_layouts.ipynb #cell-14
 @dataclass(frozen=True)
 class Family:
     """A layout of published files: what its options and tensors are called, and what they are here."""
@@ -402,10 +406,11 @@ BERT_WITH_TASKS = Family(
             "cls.predictions.decoder.bias": "cls.predictions.bias"},
     unused=r"bert\.embeddings\.position_ids")
 
-# %% ../nbs/34a_layouts.ipynb #345ea0d2
+# %% ../nbs/34a_layouts.ipynb #86b0639d
 def _meaning(kind, value, what: str):
     "What an allowed value of an option means here."
-    whole = isinstance(value, int) and not isinstance(value, bool)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    whole = number and isinstance(value, int)
     if isinstance(kind, dict):
         if isinstance(value, str) and value in kind:
             return kind[value]
@@ -419,8 +424,7 @@ def _meaning(kind, value, what: str):
             "size": (whole and value > 0, "a positive whole number"),
             "size or nothing": (value is None or whole and value > 0, "a positive whole number, or null"),
             "size or 0": (whole and value >= 0, "a whole number from 0"),
-            "number": (not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < math.inf,
-                       "a number from 0"),
+            "number": (number and 0 <= value < math.inf, "a number from 0"),
             "flag": (isinstance(value, bool), "true or false"),
             "anything": (True, "")}[kind]
         if good:
@@ -459,7 +463,8 @@ def read_options(
         source, value = _given(key, config, options, file)
         ours, value = options[key][0], _meaning(options[source][1], value, f"{file}: the option {source}")
         if ours in sizes and sizes[ours] != value:
-            raise ValueError(f"{file}: {said[ours]} and {source} do not agree: for {family.name} both say {ours}")
+            raise ValueError(f"{file}: {said[ours]} and {source} do not agree: for {family.name} both say "
+                             f"{ours}")
         if ours is not None:
             sizes[ours], said[ours] = value, source
     return sizes
@@ -472,7 +477,10 @@ def same_function(one: Callable, other: Callable) -> bool:
 
 
 def write_options(family: Family, sizes: Mapping) -> dict:
-    """The config.json that `read_options` would make these sizes of. Raises ValueError for an unknown activation."""
+    """The config.json of which `read_options` makes these sizes.
+
+    Raises ValueError for an activation that has no name there.
+    """
     config = {"model_type": family.model_type, "architectures": [family.architecture],
               "is_encoder_decoder": "decoder_layers" in sizes}
     for key, (ours, kind, *default) in family.options.items():
@@ -486,7 +494,7 @@ def write_options(family: Family, sizes: Mapping) -> dict:
         config[key] = value
     return config
 
-# %% ../nbs/34a_layouts.ipynb #80594f8d
+# %% ../nbs/34a_layouts.ipynb #f77a371f
 @dataclass(frozen=True)
 class Entry:
     """One tensor of ours, and the tensors of a file that it is made of."""
@@ -531,9 +539,11 @@ def to_ours(family: Family, sizes: Mapping, tensors: Mapping[str, Tensor]) -> di
 
 def to_theirs(family: Family, sizes: Mapping, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file, made of the weights of our model: `to_ours` backwards."""
-    return {name: tensor for e in entries(family, sizes)
-            for name, tensor in zip(e.theirs, TRANSFORMS[e.how].write(weights[e.ours], sizes).chunk(len(e.theirs)),
-                                    strict=True)}
+    found = {}
+    for e in entries(family, sizes):
+        parts = TRANSFORMS[e.how].write(weights[e.ours], sizes).chunk(len(e.theirs))
+        found |= dict(zip(e.theirs, parts, strict=True))
+    return found
 
 
 def codes(sizes: Mapping, length: int) -> Tensor:   # (length, D)

@@ -6,9 +6,8 @@
 __all__ = ['SAFE', 'PICKLED', 'TOKENIZER_FILES', 'AROUND', 'model_folder', 'read_tensors', 'settled', 'sketch', 'from_tensors',
            'from_pretrained', 'load_tokenizer', 'save_pretrained', 'mean_pooled', 'sentence_vectors']
 
-# %% ../nbs/34_pretrained.ipynb #cell-4
+# %% ../nbs/34_pretrained.ipynb #f699b73a
 import json
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,14 +23,14 @@ from .checkpoints import put_weights
 from .describing import describe
 from .files import CHECKSUMS, read_files, read_json, write_files
 from .given_tokenizers import GivenTokenizer, read_tokenizer, tokenizer_files
-from .layouts import (BERT_WITH_TASKS, FAMILIES, Family, codes, read_options, to_ours, to_theirs,
-                                        write_options)
+from .layouts import (BERT_WITH_TASKS, FAMILIES, Family, codes, read_options, to_ours,
+                                        to_theirs, write_options)
 from .text import Tokenizer, pad
 
-# %% ../nbs/34_pretrained.ipynb #cell-37
+# %% ../nbs/34_pretrained.ipynb #a9e5fcdb
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
-                   "vocab.txt", "spiece.model", "source.spm", "target.spm")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+                   "merges.txt", "vocab.txt", "spiece.model", "source.spm", "target.spm")
 
 
 def _said(problem: BaseException) -> str:
@@ -74,7 +73,7 @@ def _tensors_of(file: Path) -> dict[str, Tensor]:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} is missing") from None
-    except (Exception, pickle.UnpicklingError) as problem:   # of many kinds, from a cut header to foreign code
+    except Exception as problem:       # of many kinds, from a cut header to foreign code
         raise ValueError(f"{file} is damaged: {_said(problem)}") from None
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
         raise ValueError(f"{file} is damaged: it must hold tensors by their names")
@@ -95,21 +94,22 @@ def read_tensors(folder: str | Path) -> dict[str, Tensor]:
             return _tensors_of(folder / name)
         if index.is_file():
             return _in_shards(folder, index)
-    raise FileNotFoundError(f"{folder} holds no weights: no {SAFE} or {PICKLED}, in one file or with an index")
+    raise FileNotFoundError(f"{folder} holds no weights: no {SAFE} or {PICKLED}, whole or with an index")
 
 
 def _in_shards(folder: Path, index: Path) -> dict[str, Tensor]:
     "Tensors of several files; an index says which is where."
     places = read_json(index, index.read_bytes()).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(f, str) and Path(f).name == f for f in places.values()):
-        raise ValueError(f"{index} is damaged: its weight_map must give each tensor the name of a file beside it")
+    beside = lambda name: isinstance(name, str) and Path(name).name == name
+    if not isinstance(places, dict) or not all(map(beside, places.values())):
+        raise ValueError(f"{index} is damaged: its weight_map must give each tensor a file beside it")
     shards = {file: _tensors_of(folder / file) for file in sorted(set(places.values()))}
     for name, file in places.items():
         if name not in shards[file]:
             raise ValueError(f"{folder / file} is damaged: {name} is not in it, and {index.name} says so")
     return {name: shards[file][name] for name, file in places.items()}
 
-# %% ../nbs/34_pretrained.ipynb #cell-38
+# %% ../nbs/34_pretrained.ipynb #8e4231ee
 def _proper(name: str, family: Family, known: set[str]) -> str:
     "A tensor's usual name: old files say gamma and beta, and the prefix may be there or not."
     name = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
@@ -148,8 +148,8 @@ def settled(
         if re.fullmatch(family.unused, usual) and usual not in shapes:
             continue
         if usual not in known:
-            raise ValueError(f"{file}: the tensor {name} {tuple(tensor.shape)} has no place in a {family.name} "
-                             "with the options of its config.json")
+            raise ValueError(f"{file}: the tensor {name} {tuple(tensor.shape)} has no place in a "
+                             f"{family.name} with the options of its config.json")
         if usual in found:
             raise ValueError(f"{file}: the tensor {usual} is there twice, once as {name}")
         if not tensor.is_floating_point():
@@ -159,8 +159,8 @@ def settled(
         if name not in found:
             raise ValueError(f"{file}: the tensor {name} {tuple(shape)} is missing")
         if tuple(found[name].shape) != tuple(shape):
-            raise ValueError(f"{file}: the tensor {name} has the shape {tuple(found[name].shape)}, and by config.json "
-                             f"it should have {tuple(shape)}")
+            raise ValueError(f"{file}: the tensor {name} has the shape {tuple(found[name].shape)}, and by "
+                             f"config.json it should have {tuple(shape)}")
     for name in sorted(found.keys() - shapes.keys()):
         if name in family.codes:
             _check_codes(file, name, found[name], sizes)
@@ -168,7 +168,7 @@ def settled(
             _check_copy(file, name, found[name], family.copies[name], found)
     return {name: found[name] for name in shapes}
 
-# %% ../nbs/34_pretrained.ipynb #cell-39
+# %% ../nbs/34_pretrained.ipynb #4b1fd369
 def _family(config: Mapping, file: Path) -> Family:
     kind = config.get("model_type")
     if kind not in FAMILIES:
@@ -176,8 +176,8 @@ def _family(config: Mapping, file: Path) -> Family:
     return FAMILIES[kind]
 
 
-def _with_parts(family: Family, sizes: dict, tensors: dict[str, Tensor]) -> tuple[Family, dict, dict[str, Tensor]]:
-    "What the options do not say and the tensors do: BERT's pooler and heads; whether T5 has an output of its own."
+def _with_parts(family: Family, sizes: dict, tensors: dict) -> tuple[Family, dict, dict]:
+    "What the options do not say and the tensors do: BERT's pooler and heads, and T5's own output."
     if family.model_type == "bert":
         tasks = any(name.startswith("cls.") for name in tensors)
         pooler = tasks or any(name.endswith("pooler.dense.weight") for name in tensors)
@@ -209,7 +209,8 @@ def from_tensors(
     family, sizes, tensors = _with_parts(family, sizes, dict(tensors))
     layers = sum(size for name, size in sizes.items() if name.endswith("_layers"))
     if layers > len(tensors):
-        raise ValueError(f"{folder / 'config.json'}: {layers} layers do not fit a file of {len(tensors)} tensors")
+        raise ValueError(f"{folder / 'config.json'}: {layers} layers do not fit a file of {len(tensors)} "
+                         "tensors")
     needed = to_theirs(family, sizes, dict(sketch(family, sizes, folder / "config.json").named_parameters()))
     found = settled(family, sizes, tensors, {name: tuple(t.shape) for name, t in needed.items()}, folder)
     weights = to_ours(family, sizes, {name: t.to(dtype) for name, t in found.items()})
@@ -226,8 +227,8 @@ def from_pretrained(
 ) -> nn.Module:                           # a TransformerLM, Bert, BertForPreTraining or Transformer
     """A published GPT-2, BERT, T5, MarianMT or Pegasus as a model of this library.
 
-    Raises FileNotFoundError if there is no such model, and ValueError, with the name of the file, option or
-    tensor, if a family or option is not known, a file is damaged, or a tensor is missing, superfluous or misshapen.
+    Raises FileNotFoundError if there is no such model. Raises ValueError, with the name of the file, option
+    or tensor, if a family or option is not known, a file is damaged, or a tensor does not fit.
     """
     folder = model_folder(path, **hub_options)
     config = folder / "config.json"
@@ -242,8 +243,8 @@ def load_tokenizer(path: str | Path, **hub_options) -> GivenTokenizer:
     """The tokenizer of a published model, checked against its config.json; see `read_tokenizer`."""
     return read_tokenizer(model_folder(path, **hub_options))
 
-# %% ../nbs/34_pretrained.ipynb #cell-40
-AROUND = {"gpt2": "<bos> $A", "t5": "$A <eos>", "marian": "$A <eos>", "pegasus": "$A <eos>"}   # what to add to a text
+# %% ../nbs/34_pretrained.ipynb #faec0c74
+AROUND = {"gpt2": "<bos> $A", "t5": "$A <eos>", "marian": "$A <eos>", "pegasus": "$A <eos>"}   # of a text
 
 
 def _how_to_write(family: Family, sizes: Mapping) -> dict:
@@ -259,7 +260,7 @@ def save_pretrained(
     model: nn.Module,
     folder: str | Path,
     tokenizer: Tokenizer | None = None,   # written, too, if it is given
-    model_type: str | None = None,        # "gpt2", "bert", "t5", "marian" or "pegasus"; None: the one that fits
+    model_type: str | None = None,        # a name in `layouts.FAMILIES`; None: the one that fits
 ) -> str:                                 # the layout's name
     """Write a model as a GPT-2, BERT, T5, MarianMT or Pegasus, which Hugging Face's library reads.
 
@@ -267,8 +268,8 @@ def save_pretrained(
     """
     family, sizes, weights = describe(model, model_type)
     if tokenizer is not None and len(tokenizer) > sizes["words"]:
-        raise ValueError(f"the tokenizer does not fit the model: it knows {len(tokenizer):,} pieces, and the model "
-                         f"{sizes['words']:,}")
+        raise ValueError(f"the tokenizer does not fit the model: it knows {len(tokenizer):,} pieces, and the "
+                         f"model {sizes['words']:,}")
     tensors = to_theirs(family, sizes, weights)
     if family.keeps_codes:
         tensors |= {name: codes(sizes, sizes["max_len"]).to(weights["tgt_embedding.table.weight"].dtype)
@@ -278,7 +279,8 @@ def save_pretrained(
     files = {"config.json": config}
     if family.model_type != "bert":
         files["generation_config.json"] = _how_to_write(family, sizes)
-    files = {name: (json.dumps(content, indent=1, sort_keys=True) + "\n").encode() for name, content in files.items()}
+    files = {name: (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+             for name, content in files.items()}
     if tokenizer is not None:
         files |= tokenizer_files(tokenizer, AROUND.get(family.model_type, "$A"))
     files[SAFE] = safetensors.torch.save(
@@ -286,7 +288,7 @@ def save_pretrained(
     write_files(folder, files)
     return family.name
 
-# %% ../nbs/34_pretrained.ipynb #cell-41
+# %% ../nbs/34_pretrained.ipynb #b1b8d959
 def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:   # (B, S, D), (B, S) True at words -> (B, D)
     """The mean of the words' vectors, without padding."""
     weight = real[..., None].to(hidden.dtype)
@@ -304,12 +306,14 @@ def sentence_vectors(
 
     Raises ValueError without sentences, or for one that is longer than the model reads.
     """
-    ids, longest = [tokenizer.encode(sentence) for sentence in sentences], len(model.embedding.positions.table)
+    ids = [tokenizer.encode(sentence) for sentence in sentences]
+    longest = len(model.embedding.positions.table)
     if not ids:
         raise ValueError("sentence_vectors: there are no sentences")
     for sentence, row in zip(sentences, ids):
         if len(row) > longest:
-            raise ValueError(f"a sentence has {len(row)} tokens, and the model reads {longest}: {sentence[:40]!r}")
+            raise ValueError(f"a sentence has {len(row)} tokens, and the model reads {longest}: "
+                             f"{sentence[:40]!r}")
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     found = torch.empty(len(ids), model.segments.embedding_dim, dtype=model.embedding.weight.dtype)
     for group in (order[i:i + rows] for i in range(0, len(order), rows)):
