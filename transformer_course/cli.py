@@ -527,7 +527,7 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     console.print("  ".join(f"{mark(status)} {status}" for status in MARKS))
     print("\n".join(found.summary()))
 
-# %% ../nbs/91_cli.ipynb #6153ad6d
+# %% ../nbs/91_cli.ipynb #cell-37
 @app.command()
 def export(
     folder: Folder,

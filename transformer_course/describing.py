@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['USUAL', 'describe']
 
-# %% ../nbs/34b_describing.ipynb #b5ad88e7
+# %% ../nbs/34b_describing.ipynb #cell-4
 from collections.abc import Iterable
 
 import torch
@@ -22,7 +22,7 @@ from .text_to_text import Buckets, GatedFeedForward
 from .transformer import SelfAttention, Transformer
 from .transformer_lm import TransformerLM
 
-# %% ../nbs/34b_describing.ipynb #9e9635e8
+# %% ../nbs/34b_describing.ipynb #cell-6
 def _one(name: str, what: str, values: Iterable):
     "The value that all layers share."
     first, *others = values
@@ -83,7 +83,7 @@ USUAL = ("d_model", "n_heads", "d_ff", "activation", "dropout", "attention_dropo
 def _only(facts: dict, *names: str) -> dict:
     return {name: facts[name] for name in names}
 
-# %% ../nbs/34b_describing.ipynb #8116a3e9
+# %% ../nbs/34b_describing.ipynb #cell-8
 def _as_gpt2(model: TransformerLM) -> tuple[dict, dict[str, Tensor]]:
     "Sizes and weights of the GPT-2 that is the same function."
     facts, weights = _layers("GPT-2", model, True, nn.LayerNorm, True), dict(model.named_parameters())
@@ -107,7 +107,7 @@ def _as_gpt2(model: TransformerLM) -> tuple[dict, dict[str, Tensor]]:
         "pad_id": model.pad_id, "bos_id": model.bos_id, "eos_id": model.eos_id}
     return sizes, weights
 
-# %% ../nbs/34b_describing.ipynb #2ecace6c
+# %% ../nbs/34b_describing.ipynb #cell-10
 def _as_bert(model: Bert | BertForPreTraining) -> tuple[dict, dict[str, Tensor]]:
     "Sizes and weights of the BERT that is the same function."
     tasks = isinstance(model, BertForPreTraining)
@@ -126,7 +126,7 @@ def _as_bert(model: Bert | BertForPreTraining) -> tuple[dict, dict[str, Tensor]]
         "pad_id": bert.pad_id, "pooler": bert.pooler is not None}
     return sizes, dict(model.named_parameters())
 
-# %% ../nbs/34b_describing.ipynb #8ad9942a
+# %% ../nbs/34b_describing.ipynb #cell-12
 def _as_t5(model: Transformer) -> tuple[dict, dict[str, Tensor]]:
     "Sizes and weights of the T5 that is the same function."
     facts = _layers("T5", model, True, nn.RMSNorm, False)
@@ -154,7 +154,7 @@ def _as_t5(model: Transformer) -> tuple[dict, dict[str, Tensor]]:
         "pad_id": model.pad_id, "eos_id": model.eos_id}
     return sizes, dict(model.named_parameters())
 
-# %% ../nbs/34b_describing.ipynb #2e816a88
+# %% ../nbs/34b_describing.ipynb #cell-14
 def _as_marian(model: Transformer, family: Family) -> tuple[dict, dict[str, Tensor]]:
     "Sizes and weights of the MarianMT (with pre-norm: Pegasus) that is the same function."
     name, pre = family.name, family.model_type == "pegasus"
@@ -178,7 +178,7 @@ def _as_marian(model: Transformer, family: Family) -> tuple[dict, dict[str, Tens
         "pad_id": model.pad_id, "bos_id": model.bos_id, "eos_id": model.eos_id}
     return sizes, weights
 
-# %% ../nbs/34b_describing.ipynb #57b8dd1d
+# %% ../nbs/34b_describing.ipynb #cell-16
 def _kind(model: nn.Module) -> str:
     "The model_type of the layout that is nearest to a model."
     if isinstance(model, TransformerLM):

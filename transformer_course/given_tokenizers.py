@@ -67,7 +67,7 @@ class _Sentencepiece:
     def __len__(self) -> int:
         return max(self.names) + 1
 
-# %% ../nbs/34c_given_tokenizers.ipynb #233914cf
+# %% ../nbs/34c_given_tokenizers.ipynb #cell-7
 @dataclass(frozen=True, eq=False)
 class GivenTokenizer:
     """A tokenizer that came with a model."""
@@ -125,7 +125,7 @@ class GivenTokenizer:
             raise ValueError(f"id {wrong[0]} is not in the vocabulary: ids go from 0 to {len(self) - 1}")
         return self.pieces.decode(ids)
 
-# %% ../nbs/34c_given_tokenizers.ipynb #3d4cd9fc
+# %% ../nbs/34c_given_tokenizers.ipynb #cell-9
 def _from_json(file: Path) -> _Pieces:
     return _Pieces(tokenizers.Tokenizer.from_file(str(file)))
 
@@ -176,7 +176,7 @@ def _one_side(folder: Path, said: dict) -> _Sentencepiece:
     return _Sentencepiece(_sentencepiece(folder / "spiece.model"), specials=("</s>", "<pad>"),
                           sentinels=said.get("extra_ids", 100))
 
-# %% ../nbs/34c_given_tokenizers.ipynb #dc847e04
+# %% ../nbs/34c_given_tokenizers.ipynb #cell-10
 ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
 USUAL = {"pad": ("[PAD]", "<pad>"), "bos": ("<s>", "<|endoftext|>"), "eos": ("</s>", "<|endoftext|>"),
          "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
@@ -247,7 +247,7 @@ def _check_fit(folder: Path, tokenizer: GivenTokenizer, config: dict) -> None:
             raise ValueError(f"the tokenizer in {folder} does not fit the model: {role}_token_id is {theirs} "
                              f"in config.json, and {ours} in the tokenizer")
 
-# %% ../nbs/34c_given_tokenizers.ipynb #905efdba
+# %% ../nbs/34c_given_tokenizers.ipynb #cell-12
 def tokenizer_files(
     tokenizer: Tokenizer,   # of this library
     around: str,            # what to add to a text, such as "$A <eos>"

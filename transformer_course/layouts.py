@@ -165,7 +165,7 @@ MARIAN_NAMES = (
     *_marian_stack("decoder", (("self_attention", "self_attn"), ("cross_attention", "encoder_attn"))),
     ("output.bias", "final_logits_bias", "one row"))
 
-# %% ../nbs/34a_layouts.ipynb #877f50d2
+# %% ../nbs/34a_layouts.ipynb #cell-10
 GELU_TANH = partial(F.gelu, approximate="tanh")
 ACTIVATIONS = {"gelu_new": GELU_TANH, "gelu_pytorch_tanh": GELU_TANH, "gelu": F.gelu, "relu": F.relu,
                "swish": F.silu, "silu": F.silu}
@@ -288,7 +288,7 @@ PEGASUS_OPTIONS = MARIAN_OPTIONS | {
     "normalize_before": ("pre", (True,), True),
     "add_final_layer_norm": ("pre", (True,), True)}
 
-# %% ../nbs/34a_layouts.ipynb #c8b47f42
+# %% ../nbs/34a_layouts.ipynb #cell-12
 def gpt2(
     words: int,                        # V
     d_model: int,                      # D
@@ -406,7 +406,7 @@ BERT_WITH_TASKS = Family(
             "cls.predictions.decoder.bias": "cls.predictions.bias"},
     unused=r"bert\.embeddings\.position_ids")
 
-# %% ../nbs/34a_layouts.ipynb #86b0639d
+# %% ../nbs/34a_layouts.ipynb #cell-16
 def _meaning(kind, value, what: str):
     "What an allowed value of an option means here."
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -494,7 +494,7 @@ def write_options(family: Family, sizes: Mapping) -> dict:
         config[key] = value
     return config
 
-# %% ../nbs/34a_layouts.ipynb #f77a371f
+# %% ../nbs/34a_layouts.ipynb #cell-18
 @dataclass(frozen=True)
 class Entry:
     """One tensor of ours, and the tensors of a file that it is made of."""
