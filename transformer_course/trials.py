@@ -177,5 +177,5 @@ def left_behind(fn: Callable, error: BaseException) -> str:
     """Where the prompt was left in an answer that was attempted."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     if frame.f_code is not code_of(fn):
-        return f"it calls {frame.f_code.co_name}, which `raise NotImplementedError()` still ends: write it first"
+        return f"it calls {frame.f_code.co_name}, which has its prompt still: write that function first"
     return f"delete the prompt, `raise NotImplementedError()`: it is still there, in line {line} of its cell"
