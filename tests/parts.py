@@ -12,39 +12,6 @@ from transformer_course.functional import causal_mask
 from transformer_course.positions import sinusoids
 
 
-class GatedFeedForward(nn.Module):
-    """Two expansions, one of which opens and closes the other [Shazeer 2020]."""
-
-    def __init__(self, d_model: int, d_ff: int, activation):
-        super().__init__()
-        self.gate, self.expand = nn.Linear(d_model, d_ff, bias=False), nn.Linear(d_model, d_ff, bias=False)
-        self.contract, self.activation = nn.Linear(d_ff, d_model, bias=False), activation
-
-    def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
-        return self.contract(self.activation(self.gate(x)) * self.expand(x))
-
-
-class Buckets(InAttention):
-    """A trained number for each head and each bucket of distances, wide buckets far away [Raffel et al. 2020, §2.1]."""
-
-    def __init__(self, n_heads: int, both_ways: bool, n_buckets: int = 32, farthest: int = 128):
-        super().__init__()
-        self.both_ways, self.n_buckets, self.farthest = both_ways, n_buckets, farthest
-        self.table = nn.Parameter(torch.randn(n_buckets, n_heads))
-
-    def bucket(self, apart: Tensor) -> Tensor:   # key's place minus query's
-        n = self.n_buckets // 2 if self.both_ways else self.n_buckets
-        far, exact = apart.abs() if self.both_ways else (-apart).clamp(min=0), n // 2
-        steps = (far.clamp(min=1).float() / exact).log() / math.log(self.farthest / exact) * (n - exact)
-        bucket = far.where(far < exact, (exact + steps.long()).clamp(max=n - 1))
-        return bucket + n * (apart > 0) if self.both_ways else bucket
-
-    def bias(self, query: Tensor, S: int, start: int = 0) -> Tensor:   # (H, T, S)
-        places = torch.arange(start, start + query.shape[2], device=query.device)
-        apart = torch.arange(S, device=query.device) - places[:, None]                     # (T, S)
-        return self.table[self.bucket(apart)].permute(2, 0, 1)
-
-
 class RelativeXL(InAttention):
     """Distances as sines with a projection of their own, and two biases for the query [Dai et al. 2019, §3.3]."""
 

@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_loses_no_answer(tmp_path, capsys):
 
 
 def test_a_folder_of_odd_files_is_checked_all_the_same(tmp_path):
-    exercises = started(tmp_path / "here", keep=("20", "21")) / "exercises"
+    exercises = started(tmp_path / "here", keep=("20_", "21")) / "exercises"
     odd = exercises / "21_positions_exercises.ipynb"
     odd.unlink()
     odd.mkdir()
@@ -109,7 +109,7 @@ def test_a_folder_of_odd_files_is_checked_all_the_same(tmp_path):
 
 
 def test_a_first_start_that_was_stopped_can_be_started_again(tmp_path, monkeypatch):
-    whole = course.lessons()
+    whole = course.student_lessons()
 
     def stopped(path, content, wrote=[]):
         wrote.append(path)
@@ -221,7 +221,7 @@ def test_letters_are_read_kindly(name, right, wrong):
     for form in ("{}", " {} ", "({})", "{})", "{}.", "**{}**"):
         for letter in (right.lower(), right.upper()):
             assert diagnose(lambda: form.format(letter), exercise).status == "passed"
-        (told,) = [message for message, source in prepared(exercise).mistakes.items() if f'return "{wrong}"' in source]
+        (told,) = [message for message, forms in prepared(exercise).mistakes.items() if f'return "{wrong}"' in forms[0]]
         assert diagnose(lambda: form.format(wrong.swapcase()), exercise).reason == told
     for answer in ("", "7", "ab", "the second", 2, ["b"], torch.ones(2), {"b"}):
         report = diagnose(lambda: answer, exercise)
@@ -322,8 +322,7 @@ def test_difference_is_none_for_equals_and_a_line_otherwise(one, other):
 
 
 def test_hints_and_solution_unfold():
-    with pytest.raises(ValueError, match="no exercise"):
-        hint(1, "nonsense")
+    assert "no exercise" in hint(1, "nonsense")
     first, all_of_them = hint(1, "scaled_attention"), hint(9, "scaled_attention")
     assert first.count("\n") < all_of_them.count("\n") and all_of_them.startswith(first.splitlines()[0])
     one, two = solution("scaled_attention"), solution("scaled_attention")
@@ -337,16 +336,19 @@ def report(name="scaled_attention", status="passed"):
 
 def test_progress_is_whole_or_put_aside(tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match="start FOLDER"):
-        progress(tmp_path)
+        progress_file.progress(tmp_path)
+    assert "start FOLDER" in progress(tmp_path)
     course.start(tmp_path / "here")
     folder = tmp_path / "here"
     note([report()], folder / "exercises")
     assert read_progress(folder)["scaled_attention"]["status"] == "passed"
     assert repr(progress(folder)).splitlines()[-1].startswith("1 of ") and "<table>" in progress(folder)._repr_html_()
     assert all(f"{mark}</span> {status}" in progress(folder)._repr_html_() for status, mark in reports.MARKS.items()), "the marks are explained"
-    for damage in (b"", b"{", b"[]", b'{"exercises": {"a": 1}}', b"\xff\xfe", b'{"exercises": {"a": {"status": "passed"}}}'):
+    for damage in (b"", b"{", b"[]", b'{"exercises": {"a": 1}}', b"\xff\xfe", b'{"exercises": {"a": {"status": "passed"}}}',
+                   b"[" * 100_000, b'{"exercises": {"a": {"status": "passed", "when": "", "checks": 1e999}}}'):
         (folder / "progress.json").write_bytes(damage)
-        for asked in (read_progress, progress):
+        assert "rebuilds it" in progress(folder)
+        for asked in (read_progress, progress_file.progress):
             with pytest.raises(ValueError, match="damaged.*transformer-course progress .*rebuilds it$"):
                 asked(folder)
         note([report(status="wrong")], folder)
@@ -355,7 +357,7 @@ def test_progress_is_whole_or_put_aside(tmp_path, capsys):
 
 
 def test_damaged_progress_is_rebuilt_by_the_command(tmp_path, capsys):
-    folder = started(tmp_path / "here", keep=("20",))
+    folder = started(tmp_path / "here", keep=("20_",))
     (folder / "progress.json").write_bytes(b"{")
     with pytest.raises(SystemExit) as ended:
         main(["progress", str(folder)])
@@ -405,7 +407,7 @@ def test_the_proof_wants_four_mistakes_an_exercise_on_average():
 
 
 def test_json_gives_a_result_an_exercise(tmp_path, capsys):
-    folder = started(tmp_path / "here", keep=("20",))
+    folder = started(tmp_path / "here", keep=("20_",))
     path = folder / "exercises" / "20_attention_exercises.ipynb"
     text = path.read_text(encoding="utf-8").replace('"    # YOUR CODE HERE\\n",\n    "    raise NotImplementedError()"', '"    return \\"a\\""')
     path.write_text(text, encoding="utf-8")

@@ -265,8 +265,8 @@ def test_one_notebook_is_checked_wherever_it_lies(tmp_path, capsys):
     handed_in.write_text(text, encoding="utf-8")
     found = json.loads(here("check", handed_in, "--json", capsys=capsys))
     rows = {row["exercise"]: row["status"] for row in found["exercises"]}
-    assert found["of"] == len(rows) == 4 and found["passed"] == 1 and rows["why_weights_sharpen"] == "passed"
-    assert "1 of 4 exercises passed" in here("check", handed_in, capsys=capsys) and list(tmp_path.iterdir()) == [handed_in]
+    assert found["of"] == len(rows) == 5 and found["passed"] == 1 and rows["why_weights_sharpen"] == "passed"
+    assert "1 of 5 exercises passed" in here("check", handed_in, capsys=capsys) and list(tmp_path.iterdir()) == [handed_in]
 
 
 def test_a_notebook_in_a_course_folder_is_noted_and_a_strange_one_refused(tmp_path, capsys):
@@ -274,7 +274,8 @@ def test_a_notebook_in_a_course_folder_is_noted_and_a_strange_one_refused(tmp_pa
     here("start", tmp_path / "here", capsys=capsys)
     exercises = tmp_path / "here" / "exercises"
     here("check", exercises / "20_attention_exercises.ipynb", capsys=capsys)
-    assert set(read_progress(tmp_path / "here")) == {"scaled_attention", "mended_mask", "numbers_in_weights", "why_weights_sharpen"}
+    assert set(read_progress(tmp_path / "here")) == {"scaled_attention", "mended_mask", "numbers_in_weights", "why_weights_sharpen",
+                                                     "heads_side_by_side"}
     strange = tmp_path / "strange.ipynb"
     strange.write_text('{"cells": []}', encoding="utf-8")
     for path, part in ((strange, "no exercise of this course"), (tmp_path / "none.ipynb", "none.ipynb")):
@@ -292,3 +293,17 @@ def test_memory_for_products_is_bounded_unless_the_user_has_a_limit(monkeypatch,
         with pytest.raises(SystemExit):
             main(["--version"])
         assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == expected
+
+
+def test_export_writes_what_others_read_and_says_what_does_not_fit(model, tmp_path):
+    """The trained translator has its norms before the sublayers: it is a Pegasus, and no MarianMT."""
+    out = tmp_path / "out"
+    done = run("export", model, out)
+    assert done.returncode == 0 and b"holds a Pegasus" in done.stdout, done.stderr.decode()
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {p.name for p in out.iterdir()}
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["PegasusForConditionalGeneration"]
+    refused(run("export", model, out), "is not empty: give a new folder")
+    refused(run("export", model, tmp_path / "b", "--layout", "marian"), "MarianMT cannot hold norms before the sublayers (pre-norm)")
+    refused(run("export", model, tmp_path / "b", "--layout", "bart"), "unknown model_type 'bart': choose one of gpt2, bert, t5, marian, pegasus")
+    refused(run("export", tmp_path / "nothing", tmp_path / "b"), "nothing is not a folder here")
+    assert not (tmp_path / "b").exists()

@@ -9,6 +9,7 @@ import pytest
 
 PACKAGE = "transformer_course"
 TOOLS = {
+    "any_function",
     "batching",
     "checking",
     "checkpoints",
@@ -25,6 +26,7 @@ TOOLS = {
     "exercise_notebooks",
     "files",
     "functional",
+    "given_tokenizers",
     "hindi_forms",
     "hindi_grammar",
     "hindi_lexicon",
@@ -33,6 +35,8 @@ TOOLS = {
     "legibility",
     "micro_hindi",
     "micro_reviews",
+    "next_steps",
+    "own_process",
     "pacing",
     "paradigms",
     "plots",
@@ -46,12 +50,16 @@ TOOLS = {
     "exact_search",
     "text",
     "training",
+    "trials",
 }
 TOP = {
     "cli",
+    "describing",
     "evaluation",
+    "layouts",
     "model_folder",
     "presets",
+    "pretrained",
     "recipe",
     "runs",
     "scoreboard",

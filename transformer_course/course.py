@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['LAB_DEFAULTS', 'CELL_SECONDS', 'NOTEBOOK_SECONDS', 'Started', 'start', 'lab_options', 'run_cells', 'check_notebook',
-           'check_folder', 'check_file']
+           'write_reports', 'check_folder', 'check_file']
 
 # %% ../nbs/90a_course.ipynb #cell-4
 import hashlib
 import json
+import linecache
 import os
-import subprocess
+import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,7 +30,9 @@ from .exercise_notebooks import (Exercise, all_exercises, author_notebooks, read
 from .progress_file import FOLDER_MARK, course_folder, note
 from .reports import Report
 from .safe_calls import TooLong, safely
+from .trials import code_of, said
 from .files import write_atomically
+from .own_process import cap_memory, cap_recursion, run_alone
 
 # %% ../nbs/90a_course.ipynb #cell-8
 @dataclass
@@ -88,7 +92,7 @@ def start(folder: str | Path) -> Started:
             write_atomically(path, content)
             done.added.append(name)
         else:
-            here = _sha(path.read_bytes())
+            here = _sha(path.read_bytes()) if path.is_file() else ""        # a pipe of that name is not read
             kind = (done.same if here == _sha(content) else
                     done.older if here == copied.get(name) else done.yours)
             kind.append(name)
@@ -140,71 +144,112 @@ def _runnable(cell: dict) -> str:
         return without_calls("\n".join("" if own(line) else line for line in source.split("\n")))
 
 
+def _run_cell(cell: dict, place: str, names: dict, seconds: float) -> None:
+    "Run a cell's code under the name of its place, by which errors and `inspect` find its lines."
+    source = _runnable(cell)
+    linecache.cache[place] = len(source), None, source.splitlines(True), place
+    code = compile(source, place, "exec")
+    safely(lambda: exec(code, names), seconds)()
+
+
 def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict[str, tuple[str, str]]]:
     """Run a notebook's code cells; returns the names they define, and the failed cells with the reasons."""
     names, failed = {"__name__": "__main__"}, {}
     for number, cell in enumerate(cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
+        place = f"code cell {number + 1}"
         try:
-            code = compile(_runnable(cell), f"code cell {number + 1}", "exec")
-            safely(lambda code=code: exec(code, names), seconds)()
+            _run_cell(cell, place, names, seconds)
         except TooLong:
-            failed[f"code cell {number + 1}"] = (
-                "".join(cell["source"]), f"its cell did not end within {seconds:g} seconds")
+            failed[place] = "".join(cell["source"]), f"its cell did not end within {seconds:g} seconds"
         except BaseException as error:
-            failed[f"code cell {number + 1}"] = (
-                "".join(cell["source"]), f"its cell raised {type(error).__name__}: {error}")
+            failed[place] = "".join(cell["source"]), f"its cell raised {said(error)}"
     return names, failed
 
-# %% ../nbs/90a_course.ipynb #cell-16
+# %% ../nbs/90a_course.ipynb #cell-17
+def _about(exercise: Exercise, status: str, reason: str) -> Report:
+    return Report(exercise.name, status, reason, exercise.number, exercise.lesson)
+
+
+def _defines(source: str, name: str) -> bool:
+    "Does a cell give a function this name?"
+    return bool(re.search(rf"\bdef {name}\(|\b{name} *=[^=]", source))
+
+
+def _opened(path: str | Path) -> tuple[dict, dict] | tuple[str, str]:
+    "The names of a notebook and its failed cells; or a status and a reason, if it cannot be run."
+    if not Path(path).is_file():                # a folder, a pipe, a device of that name is not opened either
+        return "not attempted", "its notebook is not there"
+    try:
+        return run_cells(json.loads(Path(path).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "error", f"{Path(path).name} is damaged: it is not a notebook"
+
+
+def _report(exercise: Exercise, names: dict | str, failed: dict | str) -> Report:
+    "The report of one exercise; names and failed cells are a status and a reason if nothing could be run."
+    if isinstance(names, str):
+        return _about(exercise, names, failed)
+    answer = names.get(exercise.name)
+    made_in = getattr(code_of(answer), "co_filename", None)
+    reason = next((why for place, (source, why) in failed.items()        # a test below the function may fail
+                   if _defines(source, exercise.name) and place != made_in), None)
+    if reason or not callable(answer):
+        return _about(exercise, "error" if reason else "not attempted",
+                      reason or f"no function {exercise.name} in its notebook")
+    try:
+        return diagnose(answer, exercise)
+    except BaseException as problem:
+        return _about(exercise, "error", f"it could not be checked: {said(problem)}")
+
+
 def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Report]:
     """Reports of the exercises that a notebook should hold."""
-    about = lambda e, status, reason: Report(e.name, status, reason, e.number, e.lesson)
-    if not Path(path).is_file():                # a folder, a pipe, a device of that name is not opened either
-        return [about(e, "not attempted", "its notebook is not there") for e in exercises]
-    try:
-        notebook = json.loads(Path(path).read_bytes())
-        names, failed = run_cells(notebook)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return [about(e, "error", f"{Path(path).name} is damaged: it is not a notebook") for e in exercises]
-    reports = []
-    for exercise in exercises:
-        made_in = getattr(getattr(names.get(exercise.name), "__code__", None), "co_filename", None)
-        reason = next((why for place, (source, why) in failed.items()        # a test below the function may fail
-                       if f"def {exercise.name}(" in source and place != made_in), None)
-        if reason or not callable(names.get(exercise.name)):
-            reports.append(about(exercise, "error" if reason else "not attempted",
-                                 reason or f"no function {exercise.name} in its notebook"))
-        else:
-            reports.append(diagnose(names[exercise.name], exercise))
-    return reports
+    opened = _opened(path)
+    return [_report(exercise, *opened) for exercise in exercises]
 
-# %% ../nbs/90a_course.ipynb #cell-17
-def _in_process(path: Path, lesson: str, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
-    "`check_notebook` in a process of its own: whatever a notebook does, the others are still checked."
-    program = ("import json, os, sys; from dataclasses import asdict; "
-               "from transformer_course import course, exercise_notebooks; "
-               "path, lesson, out = sys.argv[1:]; "
-               "exercises = [e for e in exercise_notebooks.all_exercises().values() if e.lesson == lesson]; "
-               "os.chdir(os.path.dirname(path)); "       # only now: a learner's random.py could hide Python's
-               "found = [asdict(r) for r in course.check_notebook(path, exercises)]; "
-               "open(out, 'w', encoding='utf-8').write(json.dumps(found))")
-    problem = f"its notebook did not end within {seconds:g} seconds"
-    with tempfile.TemporaryDirectory() as place:
-        out = Path(place, "reports.json")
-        try:
-            subprocess.run([sys.executable, "-c", program, str(path), lesson, str(out)], cwd=place,
-                           timeout=seconds, env={**os.environ, "MPLBACKEND": "agg"},       # there are no windows
-                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            rows = json.loads(out.read_text(encoding="utf-8"))
-            return [Report(**{**row, "given": tuple(map(tuple, row["given"])),
-                              "running": False}) for row in rows]               # the process has ended
-        except subprocess.TimeoutExpired:
-            pass
-        except (OSError, ValueError):
-            problem = "its notebook ended Python"
-    return [Report(e.name, "error", problem, e.number, e.lesson) for e in exercises]
+# %% ../nbs/90a_course.ipynb #cell-19
+def write_reports(path: str, names: str, out: str) -> None:
+    """In a process of its own: a line when the notebook has run, a line for each report, then the end."""
+    known = all_exercises()
+    os.chdir(os.path.dirname(path))              # only now: a learner's random.py could hide Python's
+    cap_memory()
+    cap_recursion()
+    with open(out, "w", encoding="utf-8") as file:
+        opened = _opened(path)
+        print("null", file=file, flush=True)
+        for name in names.split(","):
+            print(json.dumps(asdict(_report(known[name], *opened))), file=file, flush=True)
+    os._exit(0)                                  # whatever is still running, or registered for the end
 
-# %% ../nbs/90a_course.ipynb #cell-18
+
+def _read_reports(out: Path) -> list[Report] | None:
+    "The reports that a process wrote; None if its notebook did not run to the end."
+    lines = out.read_text(encoding="utf-8").split("\n")[:-1] if out.is_file() else []
+    if not lines:
+        return None
+    rows = map(json.loads, lines[1:])
+    return [Report(**{**row, "given": tuple(map(tuple, row["given"])), "next": tuple(row["next"]),
+                      "running": False}) for row in rows]                         # the process has ended
+
+
+def _in_process(path: Path, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
+    "`check_notebook` in processes of its own: whatever a notebook does, the others are still checked."
+    program = "import sys; from transformer_course.course import write_reports; write_reports(*sys.argv[1:])"
+    found, until = [], time.monotonic() + seconds
+    while left := exercises[len(found):]:
+        with tempfile.TemporaryDirectory() as place:
+            out, names = Path(place, "reports.json"), ",".join(exercise.name for exercise in left)
+            in_time = run_alone([sys.executable, "-c", program, str(path), names, str(out)],
+                                until - time.monotonic(), place, MPLBACKEND="agg")      # there are no windows
+            reports = _read_reports(out)
+        left, found = left[len(reports or []):], found + (reports or [])
+        if not in_time or reports is None:
+            problem = "ended Python" if in_time else f"did not end within {seconds:g} seconds"
+            return found + [_about(exercise, "error", f"its notebook {problem}") for exercise in left]
+        found += [_about(exercise, "error", "a call of this function ended Python") for exercise in left[:1]]
+    return found
+
+# %% ../nbs/90a_course.ipynb #cell-20
 def check_folder(
     folder: str | Path | None = None,
     seconds: float = NOTEBOOK_SECONDS,   # that one notebook may take
@@ -222,27 +267,40 @@ def check_folder(
     for lesson, notebook in tqdm(author_notebooks().items(), "notebooks", disable=not progress, leave=False):
         path = found / "exercises" / f"{lesson}_exercises.ipynb"
         exercises = read_exercises(notebook, lesson)
-        reports += (_in_process(path, lesson, exercises, seconds) if path.is_file() else
+        reports += (_in_process(path, exercises, seconds) if path.is_file() else
                     check_notebook(path, exercises))
     note(reports, found)
     return reports
 
-# %% ../nbs/90a_course.ipynb #cell-20
+# %% ../nbs/90a_course.ipynb #cell-22
 def check_file(
     path: str | Path,                    # of a notebook of exercises
     seconds: float = NOTEBOOK_SECONDS,   # that it may take
 ) -> list[Report]:
     """Check the exercises of one notebook; the results are noted if it is in a course folder.
 
-    Raises ValueError if it defines no function that an exercise asks for.
+    Raises ValueError if it is damaged, or if it defines no function that an exercise asks for.
     """
     path = Path(path).resolve()
-    text, exercises = path.read_text(encoding="utf-8", errors="replace"), list(all_exercises().values())
-    lessons = Counter(e.lesson for e in exercises if f"def {e.name}(" in text)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path.name} is not a file: give a notebook of exercises, "
+                         "or a folder that was started")
+    exercises = list(all_exercises().values())
+    code = _code_of_notebook(path)
+    lessons = Counter(e.lesson for e in exercises if _defines(code, e.name))
     if not lessons:
         raise ValueError(f"{path.name} holds no exercise of this course: "
                          "give a notebook of exercises, or a folder that was started")
     lesson = lessons.most_common(1)[0][0]
-    reports = _in_process(path, lesson, [e for e in exercises if e.lesson == lesson], seconds)
+    reports = _in_process(path, [e for e in exercises if e.lesson == lesson], seconds)
     note(reports, path.parent)
     return reports
+
+
+def _code_of_notebook(path: Path) -> str:
+    "The code of all cells of a notebook. Raises ValueError if it is none, for example if it was cut short."
+    try:
+        cells = json.loads(path.read_bytes())["cells"]
+        return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(f"{path.name} is damaged: it is not a notebook") from None

@@ -191,10 +191,12 @@ class Ready:
     solution: Callable
     cases: list[tuple]
     properties: Callable[..., Iterator[tuple[str, bool]]] | None
-    mistakes: dict[str, str]      # message -> source of the mistaken cell
+    mistakes: dict[str, list[str]]   # message -> sources of the mistaken cell, in one form or several
     hints: list[str]
     seconds: float                # that one call may take
     names: dict                   # what the notebook's cells defined
+    good_for: str = ""            # a sentence for those who have passed
+    forbidden: tuple[str, ...] = ()  # functions of PyTorch that the task forbids
 
 # %% ../nbs/90b_exercise_notebooks.ipynb #cell-18
 def mistaken(source: str, change: str | tuple[str, ...]) -> str:
@@ -217,14 +219,16 @@ def prepare(exercise: Exercise) -> Ready:
     with redirect_stdout(StringIO()):                    # what a given cell prints is for the notebook only
         for text in (exercise.setup, exercise.source, exercise.checks):
             exec(compile(text, f"exercise {exercise.number}", "exec"), names)
-    mistakes = {message: mistaken(exercise.source, change)
+    forms = lambda change: change if isinstance(change, list) else [change]
+    mistakes = {message: [mistaken(exercise.source, form) for form in forms(change)]
                 for message, change in names.get("mistakes", {}).items()}
     cases = list(names["cases"](Draw()))
     if not cases or any(type(case) is not tuple for case in cases):
         raise ValueError(
             f"exercise {exercise.number}: cases must yield tuples of arguments, as in `yield (x,)`")
     return Ready(names[exercise.name], cases, names.get("properties"), mistakes,
-                 names.get("hints", []), names.get("seconds", 10.0), names)
+                 names.get("hints", []), names.get("seconds", 10.0), names,
+                 names.get("good_for", ""), tuple(names.get("forbidden", ())))
 
 
 @cache

@@ -35,6 +35,9 @@ class Report:
     got: str = ""
     hints: int = 0            # how many there are
     running: bool = False     # a call could not be stopped
+    printed: str = ""         # what the function printed in this call
+    good_for: str = ""        # after a pass: what that was good for
+    next: tuple[str, str] = ("", "")   # after a pass: where to go on, and the link
 
     def lines(self) -> list[str]:
         "The report as lines of text, the first one its head."
@@ -49,6 +52,11 @@ class Report:
         if self.hints and self.status in ("wrong", "error"):
             lines.append(f"  hint(1) gives a first hint ({self.hints} in all); "
                          "solution() unfolds the solution")
+        if self.printed.strip():
+            lines.append("  what your function printed there:")
+            lines += [f"    {line}" for line in self.printed.rstrip().splitlines()[:20]]
+        lines += [f"  {self.good_for}"] if self.good_for else []
+        lines += [f"  next: {self.next[0]}"] if self.next[0] else []
         if self.running:
             lines.append("  a call could not be stopped and is still running: restart the kernel")
         return lines
@@ -58,6 +66,9 @@ class Report:
 
     def _repr_html_(self) -> str:
         head, *rest = map(html.escape, self.lines())
+        text, link = map(html.escape, self.next)
+        rest = [f'  next: <a href="{link}">{text}</a>' if text and line == f"  next: {text}" else line
+                for line in rest]
         colour, body = COLOURS[self.status], "\n".join(rest)
         below = f'<pre style="margin: 4px 0; white-space: pre-wrap">{body}</pre>' if body else ""
         return (f'<div style="border-left: 5px solid {colour}; padding: 2px 10px">'

@@ -24,7 +24,7 @@ from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 from .transformer import Embedding, Encoder, Output, Parts, State
 
-# %% ../nbs/30_transformer_lm.ipynb #e4d066ee
+# %% ../nbs/30_transformer_lm.ipynb #cell-11
 class TransformerLM(nn.Module):
     """A Transformer without a source: each word reads itself and the words before it [Radford et al. 2018].
 
@@ -231,7 +231,7 @@ def window_losses(
             losses[start + new:start + size] = row[new:]
     return losses
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-27
+# %% ../nbs/30_transformer_lm.ipynb #cell-29
 @dataclass(frozen=True)
 class Nucleus:
     """Draw only among the likeliest words that together hold a share of the probability [Holtzman et al. 2020].
