@@ -6,7 +6,7 @@
 __all__ = ['NAMES', 'QUESTIONS', 'TextTask', 'facts_of', 'story_tasks', 'held_out', 'Buckets', 'GatedFeedForward', 't5',
            'sentinel_tokens', 'sentinel_ids', 'corrupt_spans', 'restore_spans']
 
-# %% ../nbs/33_text_to_text.ipynb #40c6da98
+# %% ../nbs/33_text_to_text.ipynb #cell-4
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from .seq2seq import embedding_table
 from .text import EOS, PAD, Tokenizer
 from .transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
 
-# %% ../nbs/33_text_to_text.ipynb #44f966f9
+# %% ../nbs/33_text_to_text.ipynb #cell-11
 NAMES = WOMEN + MEN
 QUESTIONS = {"name": "who went out ?", "place": "where was it ?", "thing": "what was bought ?"}
 
@@ -34,7 +34,7 @@ QUESTIONS = {"name": "who went out ?", "place": "where was it ?", "thing": "what
 @dataclass(frozen=True)
 class TextTask:
     """A text to read, prefix included, and the text to write."""
-    kind: str        # the prefix's first word
+    kind: str        # name of the task
     source: str
     target: str
 
@@ -45,24 +45,26 @@ def facts_of(story: str) -> dict[str, str]:
     for fact, options in (("name", NAMES), ("place", PLACES), ("thing", THINGS)):
         found[fact] = next((word for word in story.split() if word in options), None)
         if found[fact] is None:
-            raise ValueError(f"story {story[:40]!r} has no {fact}: it must contain one of {', '.join(options)}")
+            raise ValueError(f"story {story[:40]!r} has no {fact}: it must contain "
+                             f"one of {', '.join(options)}")
     return found
 
 
 def story_tasks(story: str) -> list[TextTask]:
     """Three questions and a short version; the last sentence, which repeats the facts, is left out."""
     facts, body = facts_of(story), story.partition("in the evening ")[0].strip()
-    tasks = [TextTask("question", f"question : {asked} {body}", facts[fact]) for fact, asked in QUESTIONS.items()]
+    tasks = [TextTask("question", f"question : {asked} {body}", facts[fact])
+             for fact, asked in QUESTIONS.items()]
     short = f"{facts['name']} bought a {facts['thing']} at the {facts['place']}"
     return [*tasks, TextTask("shorten", f"shorten : {body}", short)]
 
-# %% ../nbs/33_text_to_text.ipynb #0284137d
+# %% ../nbs/33_text_to_text.ipynb #cell-14
 def held_out(story: str) -> bool:
     """Whether the story's combination of name, place and thing is kept for the test."""
     facts = facts_of(story)
     return (NAMES.index(facts["name"]) + PLACES.index(facts["place"]) + THINGS.index(facts["thing"])) % 6 == 0
 
-# %% ../nbs/33_text_to_text.ipynb #7ed80c79
+# %% ../nbs/33_text_to_text.ipynb #cell-45
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far buckets are wide [Raffel et al. 2020, §2.1].
 
@@ -125,7 +127,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #102b8f9a
+# %% ../nbs/33_text_to_text.ipynb #cell-46
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -165,7 +167,7 @@ def t5(
         embedding, embedding, Encoder(n_encoder, parts(True)), Decoder(n_decoder, parts(False)),
         Output(table if tied else nn.Linear(d_model, words, bias=False)), pad_id, bos_id=pad_id, eos_id=eos_id)
 
-# %% ../nbs/33_text_to_text.ipynb #a65323ee
+# %% ../nbs/33_text_to_text.ipynb #cell-47
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:
     """Names of marks for `Tokenizer.train(specials=…)`: the first gap's comes last, so its id is the highest.
 
@@ -177,7 +179,7 @@ def sentinel_tokens(count: int = 100) -> tuple[str, ...]:
 
 
 def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
-    """Ids of the marks in the order of the gaps: from the top downwards. Raises ValueError if there are none."""
+    """Ids of the marks in the order of the gaps, from the top downwards. Raises ValueError without any."""
     if "<extra_id_0>" not in tokenizer.specials:
         raise ValueError("the tokenizer has no sentinels: train it with specials=sentinel_tokens()")
     names = [f"<extra_id_{i}>" for i in range(len(tokenizer.specials))]
@@ -193,7 +195,7 @@ def _cut(draw: random.Random, total: int, parts: int) -> list[int]:
 def corrupt_spans(
     ids: Sequence[int],          # of a text, without EOS
     sentinels: Sequence[int],    # ids of the marks in the order of the gaps, see `sentinel_ids`
-    seed: int | str,             # decides the gaps; for another draw in each epoch, f"{seed} {epoch} {number}"
+    seed: int | str,             # decides the gaps; for new ones in each epoch, f"{seed} {epoch} {number}"
     rate: float = 0.15,          # share of the ids that are cut out, as near as whole numbers allow
     mean_length: float = 3.0,    # of a gap
 ) -> tuple[list[int], list[int]]:   # what is read; what is written: each mark and its ids, and one more mark
@@ -215,7 +217,7 @@ def corrupt_spans(
         raise ValueError(f"{gaps} gaps need {gaps + 1} sentinels: only {len(sentinels)} were given")
     draw = random.Random(f"spans {seed}")
     lengths = _cut(draw, away, gaps)
-    between = _cut(draw, kept + 2, gaps + 1)            # the first and the last are one too long: they may be empty
+    between = _cut(draw, kept + 2, gaps + 1)   # first and last are one too long: they may be empty
     between[0], between[-1] = between[0] - 1, between[-1] - 1
     source, target, at = [], [], 0
     for mark, keep, length in zip(sentinels, between, lengths):
@@ -240,5 +242,6 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinels: Seque
     asked = [token for token in source if token in marks]
     wanted = [*asked, sentinels[len(asked)]] if len(asked) < len(sentinels) else asked
     if list(spans) != wanted:
-        raise ValueError(f"restore_spans: the target has the sentinels {list(spans)}, the source needs {wanted}")
+        raise ValueError(f"restore_spans: the target has the sentinels {list(spans)}, "
+                         f"the source needs {wanted}")
     return [token for place in source for token in (spans[place] if place in marks else [place])]
