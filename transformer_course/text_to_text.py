@@ -64,9 +64,9 @@ def held_out(story: str) -> bool:
     facts = facts_of(story)
     return (NAMES.index(facts["name"]) + PLACES.index(facts["place"]) + THINGS.index(facts["thing"])) % 6 == 0
 
-# %% ../nbs/33_text_to_text.ipynb #cell-45
+# %% ../nbs/33_text_to_text.ipynb #9d15b742
 class Buckets(InAttention):
-    """A trained number for each head and bucket of distances; far buckets are wide [Raffel et al. 2020, §2.1].
+    """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
     Half of the buckets hold one distance each. The others grow like a power, up to `farthest`; all beyond it
     share the last one. Raises ValueError for a number of buckets or a farthest distance that does not fit.
@@ -75,17 +75,17 @@ class Buckets(InAttention):
     def __init__(
         self,
         n_heads: int,           # H
-        both_ways: bool,        # half of the buckets for words that come later; False: later words count as near
+        both_ways: bool,        # half of the buckets for later words; False: later words count as near
         n_buckets: int = 32,
         farthest: int = 128,    # the first distance that falls in the last bucket whatever its size
     ):
         super().__init__()
         exact = n_buckets // (4 if both_ways else 2)
         if n_buckets < 2 or exact < 1 or both_ways and n_buckets % 2:
-            raise ValueError(f"n_buckets={n_buckets} does not fit: at least {4 if both_ways else 2} are needed"
+            raise ValueError(f"n_buckets={n_buckets} does not fit: at least {4 if both_ways else 2}"
                              + ", an even number" * both_ways)
         if farthest <= exact:
-            raise ValueError(f"farthest={farthest} must be more than {exact}, the distances with a bucket each")
+            raise ValueError(f"farthest={farthest} must be more than {exact}, where the wide buckets begin")
         self.both_ways, self.n_buckets, self.farthest = both_ways, n_buckets, farthest
         self.table = nn.Parameter(0.1 * torch.randn(n_buckets, n_heads))
 
@@ -127,7 +127,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #cell-46
+# %% ../nbs/33_text_to_text.ipynb #7df7cb0f
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -136,7 +136,7 @@ def t5(
     d_ff: int = 512,                   # F
     d_head: int | None = None,         # K; None: D / H
     dropout: float = 0.1,              # on embeddings, sublayers, hidden values
-    gated: bool = False,               # False: version 1.0; True: version 1.1, with a gated feed-forward network
+    gated: bool = False,               # True: version 1.1, with a gated feed-forward network
     tied: bool = True,                 # output = embedding; False as in version 1.1
     n_buckets: int = 32,
     farthest: int = 128,
@@ -146,9 +146,9 @@ def t5(
 ) -> Transformer:
     """A T5 [Raffel et al. 2020; version 1.1: Shazeer 2020]: our Transformer of other parts.
 
-    Root-mean-square norms before the sublayers, no biases, one table of buckets for all layers of a stack. Two
-    conventions differ from the published files: our attention divides by √K, theirs does not, and with `tied`
-    our input is multiplied by √D where their output is divided by it. Loading a file takes care of both.
+    Root-mean-square norms before the sublayers, no biases, one table of buckets for all layers of a stack.
+    Two conventions differ from the published files: our attention divides by √K, theirs does not, and with
+    `tied` our input is multiplied by √D where their output is divided by it. Loading a file takes care of both.
     """
     norm = partial(nn.RMSNorm, eps=eps)
     think = (partial(GatedFeedForward, d_model, d_ff, dropout=dropout) if gated
@@ -156,8 +156,9 @@ def t5(
 
     def parts(both_ways: bool) -> Parts:
         shared = Buckets(n_heads, both_ways, n_buckets, farthest)
-        return Parts(attention=partial(MultiHeadAttention, d_model, n_heads, dropout, bias=False, d_head=d_head),
-                     feed_forward=think, residual=partial(Residual, d_model, dropout, "pre", norm),
+        attention = partial(MultiHeadAttention, d_model, n_heads, dropout, bias=False, d_head=d_head)
+        return Parts(attention=attention, feed_forward=think,
+                     residual=partial(Residual, d_model, dropout, "pre", norm),
                      places=lambda: shared, final_norm=lambda: nn.Sequential(norm(d_model), Dropout(dropout)))
 
     table = embedding_table(words, d_model)
@@ -165,7 +166,8 @@ def t5(
     n_encoder, n_decoder = n_layers if isinstance(n_layers, (tuple, list)) else (n_layers, n_layers)
     return Transformer.from_parts(
         embedding, embedding, Encoder(n_encoder, parts(True)), Decoder(n_decoder, parts(False)),
-        Output(table if tied else nn.Linear(d_model, words, bias=False)), pad_id, bos_id=pad_id, eos_id=eos_id)
+        Output(table if tied else nn.Linear(d_model, words, bias=False)),
+        pad_id, bos_id=pad_id, eos_id=eos_id)
 
 # %% ../nbs/33_text_to_text.ipynb #cell-47
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:
