@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['ON_CPU', 'KEPT', 'generality', 'keeps_something', 'Heard', 'forbidden_call']
 
-# %% ../nbs/90i_any_function.ipynb #cell-4
+# %% ../nbs/90i_any_function.ipynb #842eb8c6
+import copy
 from collections.abc import Callable
 
 import torch
@@ -64,9 +65,17 @@ def generality(fn: Callable, ready: Ready) -> tuple[str, tuple] | None:
             return ON_CPU, there.case
     return None
 
-# %% ../nbs/90i_any_function.ipynb #cell-8
+# %% ../nbs/90i_any_function.ipynb #7c402fc0
 KEPT = ("the same arguments gave another result the second time: something is kept from one call "
         "to the next, in a default value such as [] or in a global name")
+
+
+def _like_itself(value: object) -> bool:
+    "Is a copy of the value equal to it? A set of tensors is not."
+    try:
+        return difference(copy.deepcopy(value), value) is None
+    except Exception:
+        return False
 
 
 def keeps_something(fn: Callable, first: Trial, ready: Ready) -> bool:
@@ -75,6 +84,8 @@ def keeps_something(fn: Callable, first: Trial, ready: Ready) -> bool:
         return False
     apart = difference(first.got.value, first.wanted.value)
     if apart is not None and "wrong value" not in apart:        # another kind: perhaps it cannot be compared
+        return False
+    if not _like_itself(first.got.value):
         return False
     again = tried(fn, first.case, ready).got
     return again.error is not None or difference(again.value, first.got.value) is not None
