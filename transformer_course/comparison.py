@@ -172,7 +172,13 @@ def _entries(got: object, expected: dict, what: str) -> str | None:
     found = (difference(got[key], expected[key], f"entry {key!r} of {what}") for key in expected)
     return next(filter(None, found), None)
 
-# %% ../nbs/90c_comparison.ipynb #cell-15
+# %% ../nbs/90c_comparison.ipynb #5eac0660
+def _holds_tensors(value: object) -> bool:
+    "Is a tensor inside, at any depth?"
+    inside = isinstance(value, (set, frozenset, tuple, list)) and any(map(_holds_tensors, value))
+    return isinstance(value, Tensor) or inside
+
+
 def difference(
     got: object,
     expected: object,
@@ -191,6 +197,8 @@ def difference(
         return _wrong_kind(got, kind_name(expected), what)
     if callable(expected) or got == expected:
         return None
+    if isinstance(expected, (set, frozenset)) and _holds_tensors(got) and not _holds_tensors(expected):
+        return f"{what} should hold plain values, not tensors, each of which is another one: use tolist() or item()"
     same_letters = str(got).lower() == str(expected).lower()
     return f"{what} has the wrong value" + ("; capital and small letters differ" if same_letters else "")
 

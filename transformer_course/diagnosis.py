@@ -72,7 +72,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #cell-13
+# %% ../nbs/90f_diagnosis.ipynb #ff7d907a
 def diagnose(
     fn: Callable,
     exercise: Exercise,
@@ -105,7 +105,7 @@ def _finding(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> di
     told = _listed(trials, ready, exercise.name) if listed else None
     if told is None and keeps_something(fn, trials[0], ready):
         status, told = "wrong", KEPT
-    if told is None and status == "wrong":
+    if told is None and status == "wrong" and (trial.fails() or trial.wanted.error is not None):
         told, trial = _better(fn, [trial for trial, told in wrong], reason, ready) or (None, trial)
     return {"status": status, "reason": told or reason, "given": named(ready.solution, trial.case),
             "printed": trial.got.printed, **_results(trial)}
