@@ -154,7 +154,7 @@ def _results(trial: Trial) -> dict:
         return {"expected": shown(trial.wanted.value) if trial.case else ""}
     place, got, expected = first_difference(trial.got.value, trial.wanted.value)
     whole = shown(trial.got.value), shown(trial.wanted.value)
-    if place and max(map(len, whole)) > LONG // 2:
+    if place and (max(map(len, whole)) > LONG // 2 or whole[0] == whole[1]):
         whole = (f"{shown(got)} at {place}", f"{shown(expected)} at {place}")
     return {"expected": whole[1] if trial.case else "", "got": whole[0]}
 
