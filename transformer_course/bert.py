@@ -6,7 +6,7 @@
 __all__ = ['Sentences', 'mask_words', 'word_starts', 'join_pair', 'Puzzle', 'PretrainingBatches', 'Pooler', 'Bert', 'MaskedHead',
            'BertForPreTraining', 'TextClassifier']
 
-# %% ../nbs/32_bert.ipynb #7762a69f
+# %% ../nbs/32_bert.ipynb #cell-5
 import hashlib
 import random
 from collections.abc import Callable, Sequence, Set
@@ -25,7 +25,7 @@ from .positions import Learned
 from .text import BOS, EOS, PAD, Tokenizer, pad
 from .transformer import Embedding, Encoder, Output, Parts
 
-# %% ../nbs/32_bert.ipynb #16aa1a76
+# %% ../nbs/32_bert.ipynb #0244043d
 def mask_words(
     tokens: Sequence[int],               # ids of a text, special tokens among them
     draw: random.Random,                 # the same state hides the same words
@@ -82,9 +82,10 @@ def _ordinary(draw: random.Random, words: int, specials: Set[int]) -> int:
 def word_starts(tokenizer: Tokenizer) -> frozenset[int]:
     """The ids that begin a word, for `mask_words`: pieces with ▁ in front; with kind "words" all ids."""
     pieces = tokenizer.pieces_of(range(len(tokenizer)))
-    return frozenset(i for i, piece in enumerate(pieces) if tokenizer.kind == "words" or piece.startswith("▁"))
+    alone = tokenizer.kind == "words"
+    return frozenset(i for i, piece in enumerate(pieces) if alone or piece.startswith("▁"))
 
-# %% ../nbs/32_bert.ipynb #e64e3b5b
+# %% ../nbs/32_bert.ipynb #2307c0ff
 Sentences = Sequence[Sequence[int]]    # of a document, as ids without special tokens
 
 
@@ -98,7 +99,8 @@ def join_pair(
     Raises ValueError for a segment without words, and if max_len leaves no room for a word of each.
     """
     if max_len < 5:
-        raise ValueError(f"join_pair: max_len must be at least 5, room for two words and three special tokens, not {max_len}")
+        raise ValueError(f"join_pair: max_len must be at least 5, for two words and three special tokens, "
+                         f"not {max_len}")
     first, second = list(first), list(second)
     if not first or not second:
         raise ValueError("join_pair: a segment has no words")
@@ -140,13 +142,16 @@ class PretrainingBatches:
 
     def __post_init__(self):
         if len(self.documents) < 2:
-            raise ValueError(f"PretrainingBatches: pairs need at least two documents, not {len(self.documents)}")
+            raise ValueError("PretrainingBatches: pairs need at least two documents, "
+                             f"not {len(self.documents)}")
         for number, sentences in enumerate(self.documents):
             if len(sentences) < 2 or not all(sentences):
-                raise ValueError(f"PretrainingBatches: document {number} needs at least two sentences, none of them empty")
+                raise ValueError(f"PretrainingBatches: document {number} needs at least two sentences, "
+                                 "none of them empty")
             for i in chain(*sentences):
                 if not 0 <= i < self.words or i in (PAD, BOS, EOS, self.mask_id):
-                    raise ValueError(f"PretrainingBatches: id {i} in document {number} is no ordinary word of the vocabulary")
+                    raise ValueError(f"PretrainingBatches: id {i} in document {number} is no ordinary word "
+                                     "of the vocabulary")
         if self.rows < 1:
             raise ValueError(f"PretrainingBatches: rows must be at least 1, not {self.rows}")
         self._puzzle(0, "check")
@@ -202,7 +207,7 @@ class PretrainingBatches:
                  self.starts and sorted(self.starts))
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-# %% ../nbs/32_bert.ipynb #f1f223fd
+# %% ../nbs/32_bert.ipynb #cell-32
 class Pooler(nn.Module):
     """The vector of a whole text, made from that of [CLS]."""
 
@@ -337,7 +342,7 @@ class BertForPreTraining(nn.Module):
         return of_words + F.cross_entropy(self.follows(self.bert.pooler(vectors)).float(), follows)
 
 
-# %% ../nbs/32_bert.ipynb #f2f82ad9
+# %% ../nbs/32_bert.ipynb #47cbc717
 class TextClassifier(nn.Module):
     """A pre-trained encoder with one new matrix on top of its pooler, to be fine-tuned [Devlin et al. 2019, §4.1].
 
@@ -352,7 +357,8 @@ class TextClassifier(nn.Module):
     ):
         super().__init__()
         if bert.pooler is None:
-            raise ValueError("TextClassifier: the classes are told from the pooler's vector, and this encoder has no pooler")
+            raise ValueError("TextClassifier: the classes are told from the pooler's vector, "
+                             "and this encoder has no pooler")
         if not isinstance(classes, int) or isinstance(classes, bool) or classes < 2:
             raise ValueError(f"TextClassifier: classes must be a whole number from 2, not {classes!r}")
         self.bert, self.dropout = bert, Dropout(dropout)
