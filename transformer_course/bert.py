@@ -25,7 +25,7 @@ from .positions import Learned
 from .text import BOS, EOS, PAD, Tokenizer, pad
 from .transformer import Embedding, Encoder, Output, Parts
 
-# %% ../nbs/32_bert.ipynb #0244043d
+# %% ../nbs/32_bert.ipynb #cell-30
 def mask_words(
     tokens: Sequence[int],               # ids of a text, special tokens among them
     draw: random.Random,                 # the same state hides the same words
@@ -85,7 +85,7 @@ def word_starts(tokenizer: Tokenizer) -> frozenset[int]:
     alone = tokenizer.kind == "words"
     return frozenset(i for i, piece in enumerate(pieces) if alone or piece.startswith("▁"))
 
-# %% ../nbs/32_bert.ipynb #2307c0ff
+# %% ../nbs/32_bert.ipynb #16249f9b
 Sentences = Sequence[Sequence[int]]    # of a document, as ids without special tokens
 
 
@@ -165,7 +165,8 @@ class PretrainingBatches:
             other = (number + draw.randrange(1, len(self.documents))) % len(self.documents)
             second, follows = self.documents[other][draw.randrange(1, len(self.documents[other])):], 1
         tokens, segments = join_pair(chain(*first), chain(*second), self.max_len)
-        read, hidden = mask_words(tokens, draw, self.words, self.mask_id, self.share, self.specials, self.starts)
+        read, hidden = mask_words(
+            tokens, draw, self.words, self.mask_id, self.share, self.specials, self.starts)
         return Puzzle(read, segments, hidden, follows)
 
     def _puzzles(self, name: str) -> list[Puzzle]:
@@ -203,11 +204,11 @@ class PretrainingBatches:
 
     def fingerprint(self) -> str:
         """A hash of the documents and of the way they are made into texts."""
-        facts = (self.documents, self.words, self.mask_id, self.max_len, self.rows, self.share, list(self.specials),
-                 self.starts and sorted(self.starts))
+        facts = (self.documents, self.words, self.mask_id, self.max_len, self.rows, self.share,
+                 list(self.specials), self.starts and sorted(self.starts))
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-# %% ../nbs/32_bert.ipynb #cell-32
+# %% ../nbs/32_bert.ipynb #ebe83a59
 class Pooler(nn.Module):
     """The vector of a whole text, made from that of [CLS]."""
 
@@ -254,7 +255,8 @@ class Bert(nn.Module):
             feed_forward=partial(FeedForward, d_model, d_ff, activation=activation),
             residual=partial(Residual, d_model, dropout, "post", norm))
         table = nn.Embedding(words, d_model)
-        self.embedding = Embedding(table, Learned(d_model, max_len), dropout, scaled=False, norm=norm(d_model))
+        self.embedding = Embedding(
+            table, Learned(d_model, max_len), dropout, scaled=False, norm=norm(d_model))
         self.segments = nn.Embedding(segments, d_model)
         self.stack = Encoder(n_layers, parts)
         self.pooler = Pooler(d_model) if pooler else None
@@ -342,9 +344,9 @@ class BertForPreTraining(nn.Module):
         return of_words + F.cross_entropy(self.follows(self.bert.pooler(vectors)).float(), follows)
 
 
-# %% ../nbs/32_bert.ipynb #47cbc717
+# %% ../nbs/32_bert.ipynb #7672398d
 class TextClassifier(nn.Module):
-    """A pre-trained encoder with one new matrix on top of its pooler, to be fine-tuned [Devlin et al. 2019, §4.1].
+    """A pre-trained encoder with one new matrix on its pooler, to be fine-tuned [Devlin et al. 2019, §4].
 
     Raises ValueError if the encoder has no pooler, or classes is not a whole number from 2.
     """
