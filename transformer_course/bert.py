@@ -85,7 +85,7 @@ def word_starts(tokenizer: Tokenizer) -> frozenset[int]:
     alone = tokenizer.kind == "words"
     return frozenset(i for i, piece in enumerate(pieces) if alone or piece.startswith("▁"))
 
-# %% ../nbs/32_bert.ipynb #16249f9b
+# %% ../nbs/32_bert.ipynb #cell-31
 Sentences = Sequence[Sequence[int]]    # of a document, as ids without special tokens
 
 
@@ -208,7 +208,7 @@ class PretrainingBatches:
                  list(self.specials), self.starts and sorted(self.starts))
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-# %% ../nbs/32_bert.ipynb #ebe83a59
+# %% ../nbs/32_bert.ipynb #cell-32
 class Pooler(nn.Module):
     """The vector of a whole text, made from that of [CLS]."""
 
@@ -344,7 +344,7 @@ class BertForPreTraining(nn.Module):
         return of_words + F.cross_entropy(self.follows(self.bert.pooler(vectors)).float(), follows)
 
 
-# %% ../nbs/32_bert.ipynb #7672398d
+# %% ../nbs/32_bert.ipynb #cell-33
 class TextClassifier(nn.Module):
     """A pre-trained encoder with one new matrix on its pooler, to be fine-tuned [Devlin et al. 2019, §4].
 
