@@ -64,7 +64,7 @@ def held_out(story: str) -> bool:
     facts = facts_of(story)
     return (NAMES.index(facts["name"]) + PLACES.index(facts["place"]) + THINGS.index(facts["thing"])) % 6 == 0
 
-# %% ../nbs/33_text_to_text.ipynb #cell-45
+# %% ../nbs/33_text_to_text.ipynb #9d15b742
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
@@ -127,7 +127,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #cell-46
+# %% ../nbs/33_text_to_text.ipynb #1d6a3917
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -148,7 +148,7 @@ def t5(
 
     Root-mean-square norms before the sublayers, no biases, one table of buckets for all layers of a stack.
     Two conventions differ from the published files: our attention divides by √K, theirs does not, and with
-    `tied` our input is multiplied by √D where their output is divided by it. Loading a file takes care of both.
+    `tied` our input is multiplied by √D where their output is divided by it. Loading sees to both.
     """
     norm = partial(nn.RMSNorm, eps=eps)
     think = (partial(GatedFeedForward, d_model, d_ff, dropout=dropout) if gated
