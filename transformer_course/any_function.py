@@ -18,7 +18,7 @@ from .exercise_notebooks import Ready
 from .safe_calls import TooLong, outcome, whole
 from .trials import Trial, complaint, tried
 
-# %% ../nbs/90i_any_function.ipynb #b91995d2
+# %% ../nbs/90i_any_function.ipynb #cell-6
 ON_CPU = ("it makes a tensor on the CPU whatever the device of its arguments: "
           "give device=, or use zeros_like, new_zeros")
 AS_GIVEN = " (a tensor that you make takes its number type from an argument: give dtype=, or use zeros_like)"

@@ -172,7 +172,7 @@ def _entries(got: object, expected: dict, what: str) -> str | None:
     found = (difference(got[key], expected[key], f"entry {key!r} of {what}") for key in expected)
     return next(filter(None, found), None)
 
-# %% ../nbs/90c_comparison.ipynb #5eac0660
+# %% ../nbs/90c_comparison.ipynb #cell-15
 def _holds_tensors(value: object) -> bool:
     "Is a tensor inside, at any depth?"
     inside = isinstance(value, (set, frozenset, tuple, list)) and any(map(_holds_tensors, value))

@@ -72,7 +72,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #ff7d907a
+# %% ../nbs/90f_diagnosis.ipynb #cell-13
 def diagnose(
     fn: Callable,
     exercise: Exercise,

@@ -45,7 +45,7 @@ def still_running() -> bool:
     """Is a call still running in the background, because it could not be stopped when its time was up?"""
     return any(thread.name == STUCK for thread in threading.enumerate())
 
-# %% ../nbs/90d_safe_calls.ipynb #78d1140a
+# %% ../nbs/90d_safe_calls.ipynb #cell-7
 MOST_IMPORTING = 60                            # seconds that an import gets beyond the limit
 
 
