@@ -198,7 +198,7 @@ def difference(
     if callable(expected) or got == expected:
         return None
     if isinstance(expected, (set, frozenset)) and _holds_tensors(got) and not _holds_tensors(expected):
-        return f"{what} should hold plain values, not tensors, each of which is another one: use tolist() or item()"
+        return f"{what} should hold plain values, not tensors: use tolist() or item()"
     same_letters = str(got).lower() == str(expected).lower()
     return f"{what} has the wrong value" + ("; capital and small letters differ" if same_letters else "")
 

@@ -50,7 +50,7 @@ MOST_IMPORTING = 60                            # seconds that an import gets bey
 
 
 def _imports(thread: threading.Thread) -> bool:
-    "Is a thread importing a module? One that is stopped on the way stays broken as long as the notebook runs."
+    "Is a thread importing a module? One that is stopped on the way stays broken until a restart."
     frame = sys._current_frames().get(thread.ident)
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
