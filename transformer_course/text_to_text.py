@@ -64,7 +64,7 @@ def held_out(story: str) -> bool:
     facts = facts_of(story)
     return (NAMES.index(facts["name"]) + PLACES.index(facts["place"]) + THINGS.index(facts["thing"])) % 6 == 0
 
-# %% ../nbs/33_text_to_text.ipynb #9d15b742
+# %% ../nbs/33_text_to_text.ipynb #cell-45
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
@@ -127,7 +127,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #1d6a3917
+# %% ../nbs/33_text_to_text.ipynb #cell-46
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
