@@ -44,7 +44,7 @@ class TransformerLM(nn.Module):
         dropout: float = 0.1,              # on embeddings and sublayer outputs
         tied: bool = True,                 # one matrix for input and output
         norm: str = "pre",                 # or "post"
-        positions: str = "learned",        # or "sinusoidal", "relative", "rotary", "alibi", "none" (lesson 21a)
+        positions: str = "learned",        # or another of `POSITIONS` (lesson 21a)
         activation: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh"),
         attention_dropout: float = 0.0,    # on the attention weights
         scaled: bool = False,              # embeddings times √D, as in the Transformer of 2017
@@ -55,7 +55,8 @@ class TransformerLM(nn.Module):
     ):
         super().__init__()
         d_ff = 4 * d_model if d_ff is None else d_ff
-        _check_sizes(words=words, d_model=d_model, n_heads=n_heads, n_layers=n_layers, d_ff=d_ff, max_len=max_len)
+        _check_sizes(words=words, d_model=d_model, n_heads=n_heads, n_layers=n_layers, d_ff=d_ff,
+                     max_len=max_len)
         table = embedding_table(words, d_model)
         codes, places = make_positions(positions, d_model, n_heads, max_len)
         parts = Parts(
@@ -65,7 +66,8 @@ class TransformerLM(nn.Module):
             places=places,
             final_norm=partial(nn.LayerNorm, d_model) if norm == "pre" else nn.Identity)
         output = Output(table if tied else nn.Linear(d_model, words, bias=False))
-        self._hold(Embedding(table, codes, dropout, scaled), Encoder(n_layers, parts), output, (pad_id, bos_id, eos_id))
+        embedding = Embedding(table, codes, dropout, scaled)
+        self._hold(embedding, Encoder(n_layers, parts), output, (pad_id, bos_id, eos_id))
 
     @classmethod
     def from_parts(
@@ -117,7 +119,8 @@ class TransformerLM(nn.Module):
         if src.shape[1] == 0:
             raise ValueError("TransformerLM.start: an empty prompt: begin with the start token")
         if self.pad_id not in (self.bos_id, self.eos_id) and (src == self.pad_id).any():
-            raise ValueError("TransformerLM.start: prompts of different lengths: give each length its own batch")
+            raise ValueError("TransformerLM.start: prompts of different lengths: "
+                             "give each length its own batch")
         state = State(self.stack.new_caches())
         return state if src.shape[1] == 1 else self.read(state, src[:, :-1])[1]
 
@@ -157,7 +160,8 @@ class SegmentBatches:
         if self.length < 1 or self.rows < 1:
             raise ValueError(f"SegmentBatches: length={self.length} and rows={self.rows} must be at least 1")
         if self.ids.dim() != 1 or len(self.ids) < 2:
-            raise ValueError(f"SegmentBatches: a text is one row of at least two ids, not {tuple(self.ids.shape)}")
+            raise ValueError("SegmentBatches: a text is one row of at least two ids, "
+                             f"not {tuple(self.ids.shape)}")
 
     def _cut(self, offset: int) -> list[tuple[int, int]]:   # first word and number of predicted words
         "The text from `offset` on, in segments; the last one may be shorter."
@@ -205,13 +209,14 @@ def window_losses(
     model: nn.Module,             # a language model in evaluation mode: (B, T) ids -> logits (B, T, V)
     ids: Tensor,                  # (n,) a text
     length: int,                  # L, words that a window holds
-    stride: int | None = None,    # by how many words the windows move; None: by L, so that they do not overlap
+    stride: int | None = None,    # by how many words the windows move; None: by L, without overlap
     rows: int = 16,               # windows at a time
 ) -> Tensor:                      # (n - 1,)
     """-log p of each word but the first, in nats, scored once, in the first window that reaches it.
 
     All windows but the first score their last `stride` words only, so that each word is predicted from at
-    least L - stride others. Stride 1 gives every word all the context that a window holds, at L times the cost.
+    least L - stride others. Stride 1 gives every word all the context that a window holds, at L times
+    the cost.
     Raises ValueError if stride is not between 1 and length, or the text has fewer than two words.
     """
     stride, last = length if stride is None else stride, len(ids) - 1
@@ -225,16 +230,17 @@ def window_losses(
     for group in [*(whole[i:i + rows] for i in range(0, len(whole), rows)), *([s] for s in tail)]:
         size = min(length, last - group[0])
         windows = torch.stack([ids[s:s + size + 1] for s in group])                       # (B, size + 1)
-        nats = F.cross_entropy(model(windows[:, :-1]).float().mT, windows[:, 1:], reduction="none")   # (B, size)
+        logits = model(windows[:, :-1]).float()                                           # (B, size, V)
+        nats = F.cross_entropy(logits.mT, windows[:, 1:], reduction="none")               # (B, size)
         for start, row in zip(group, nats):
-            new = start and length - stride                                               # words scored before
+            new = start and length - stride                                           # words scored before
             losses[start + new:start + size] = row[new:]
     return losses
 
 # %% ../nbs/30_transformer_lm.ipynb #cell-29
 @dataclass(frozen=True)
 class Nucleus:
-    """Draw only among the likeliest words that together hold a share of the probability [Holtzman et al. 2020].
+    """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
 
     For `adjust` of `sample`, before its temperature. Raises ValueError if share is not in (0, 1].
     """
