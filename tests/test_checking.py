@@ -109,7 +109,7 @@ def test_a_folder_of_odd_files_is_checked_all_the_same(tmp_path):
 
 
 def test_a_first_start_that_was_stopped_can_be_started_again(tmp_path, monkeypatch):
-    whole = course.lessons()
+    whole = course.student_lessons()
 
     def stopped(path, content, wrote=[]):
         wrote.append(path)
