@@ -10,40 +10,6 @@ from transformer_course.attention import attention
 from transformer_course.distances import InAttention
 from transformer_course.functional import causal_mask
 from transformer_course.positions import sinusoids
-from transformer_course.transformer import Embedding, Encoder, Output, State
-
-
-class GatedFeedForward(nn.Module):
-    """Two expansions, one of which opens and closes the other [Shazeer 2020]."""
-
-    def __init__(self, d_model: int, d_ff: int, activation):
-        super().__init__()
-        self.gate, self.expand = nn.Linear(d_model, d_ff, bias=False), nn.Linear(d_model, d_ff, bias=False)
-        self.contract, self.activation = nn.Linear(d_ff, d_model, bias=False), activation
-
-    def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
-        return self.contract(self.activation(self.gate(x)) * self.expand(x))
-
-
-class Buckets(InAttention):
-    """A trained number for each head and each bucket of distances, wide buckets far away [Raffel et al. 2020, §2.1]."""
-
-    def __init__(self, n_heads: int, both_ways: bool, n_buckets: int = 32, farthest: int = 128):
-        super().__init__()
-        self.both_ways, self.n_buckets, self.farthest = both_ways, n_buckets, farthest
-        self.table = nn.Parameter(torch.randn(n_buckets, n_heads))
-
-    def bucket(self, apart: Tensor) -> Tensor:   # key's place minus query's
-        n = self.n_buckets // 2 if self.both_ways else self.n_buckets
-        far, exact = apart.abs() if self.both_ways else (-apart).clamp(min=0), n // 2
-        steps = (far.clamp(min=1).float() / exact).log() / math.log(self.farthest / exact) * (n - exact)
-        bucket = far.where(far < exact, (exact + steps.long()).clamp(max=n - 1))
-        return bucket + n * (apart > 0) if self.both_ways else bucket
-
-    def bias(self, query: Tensor, S: int, start: int = 0) -> Tensor:   # (H, T, S)
-        places = torch.arange(start, start + query.shape[2], device=query.device)
-        apart = torch.arange(S, device=query.device) - places[:, None]                     # (T, S)
-        return self.table[self.bucket(apart)].permute(2, 0, 1)
 
 
 class RelativeXL(InAttention):
@@ -142,32 +108,3 @@ class Linear:
         weights = (query @ key.mT).tril()                                                  # among the last words
         total = weights.sum(-1, keepdim=True) + query @ cache.keys.mT
         return (weights @ value + query @ cache.products) / total, None
-
-
-class CausalModel(nn.Module):
-    """A language model of ready parts, as far as a search needs it; its source is the prompt."""
-
-    def __init__(self, embedding: Embedding, stack: Encoder, output: Output, pad_id: int, bos_id: int, eos_id: int):
-        super().__init__()
-        self.embedding, self.stack, self.output = embedding, stack, output
-        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
-
-    def forward(self, tokens: Tensor) -> Tensor:   # (B, T) -> (B, T, V)
-        return self.output(self.stack(self.embedding(tokens), causal_mask(tokens.shape[1]))[0])
-
-    def loss(self, tokens: Tensor, smoothing: float = 0.0) -> Tensor:   # (B, T + 1)
-        hidden = self.stack(self.embedding(tokens[:, :-1]), causal_mask(tokens.shape[1] - 1))[0]
-        return self.output.loss(hidden, tokens[:, 1:], smoothing, self.pad_id)
-
-    def first(self, src: Tensor) -> Tensor:
-        return src[:, -1]
-
-    def start(self, src: Tensor) -> State:
-        if src.shape[1] == 1:
-            return State(self.stack.new_caches())
-        x = self.embedding(src[:, :-1])
-        return State(self.stack(x, causal_mask(x.shape[1]), self.stack.new_caches())[2])
-
-    def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
-        hidden, looks, caches = self.stack(self.embedding(token[:, None], state.position), caches=state.caches)
-        return self.output(hidden[:, 0]), replace(state, caches=caches)

@@ -65,7 +65,7 @@ def _listed(node: ast.AST) -> int:
 
 
 PARTS = (("**Start and tools**", r"0\d"), ("**Recurrent networks, search, attention**", r"1\d"),
-         ("**The Transformer**", r"2[0-4]|25_|2[67]"), ("**The library around it**", r"25[a-z]"),
+         ("**The Transformer, and language models**", r"2[0-4]|25_|2[67]|3\d"), ("**The library around it**", r"25[a-z]"),
          ("**Exercises, command line**", r"9\d"))
 
 

@@ -293,3 +293,17 @@ def test_memory_for_products_is_bounded_unless_the_user_has_a_limit(monkeypatch,
         with pytest.raises(SystemExit):
             main(["--version"])
         assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == expected
+
+
+def test_export_writes_what_others_read_and_says_what_does_not_fit(model, tmp_path):
+    """The trained translator has its norms before the sublayers: it is a Pegasus, and no MarianMT."""
+    out = tmp_path / "out"
+    done = run("export", model, out)
+    assert done.returncode == 0 and b"holds a Pegasus" in done.stdout, done.stderr.decode()
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {p.name for p in out.iterdir()}
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["PegasusForConditionalGeneration"]
+    refused(run("export", model, out), "is not empty: give a new folder")
+    refused(run("export", model, tmp_path / "b", "--layout", "marian"), "MarianMT cannot hold norms before the sublayers (pre-norm)")
+    refused(run("export", model, tmp_path / "b", "--layout", "bart"), "unknown model_type 'bart': choose one of gpt2, bert, t5, marian, pegasus")
+    refused(run("export", tmp_path / "nothing", tmp_path / "b"), "nothing is not a folder here")
+    assert not (tmp_path / "b").exists()

@@ -13,6 +13,7 @@ from transformer_course.training import Settings, Trainer
 from transformer_course.transformer import Transformer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+import minilm    # noqa: E402
 import optimisers    # noqa: E402
 import rates    # noqa: E402
 import records    # noqa: E402
@@ -126,3 +127,22 @@ def double(number: int) -> dict:
 def test_tasks_are_shared_between_processes_of_one_thread():
     found = dict(records.shared(double, [(1,), (2,), (3,)], jobs=2))
     assert found == {(n,): {"doubled": 2 * n, "threads": 1} for n in (1, 2, 3)}
+
+
+def test_a_partner_is_the_nearest_of_all_others():
+    near = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.5, 0.5]])
+    assert minilm.partners(F.normalize(near, dim=-1)) == 3           # the last but one is nearest to the last, which is nearer to the second
+    texts = ["The bat flew.", "a bat"]
+    assert_close(minilm.bags(texts, ["a", "bat", "flew", "the"]), torch.tensor([[0, 1, 1, 1], [3**.5 / 2**.5, 3**.5 / 2**.5, 0, 0]]) / 3**.5)
+    words = [word for pair in minilm.PAIRS for sentence in pair for word in sentence.split()]
+    assert minilm.partners(minilm.bags([s for pair in minilm.PAIRS for s in pair], sorted({w.lower().replace(".", "") for w in words}))) == 0
+
+
+def test_few_labels_reads_the_chosen_rows_alone():
+    torch.manual_seed(3)
+    y = torch.arange(60) % 2
+    x = torch.randn(60, 3) + 6 * y[:, None]
+    assert minilm.few_labels(x, y, 10, 1, slice(20, 40), slice(40, None)) == 1.0
+    wrong = x.clone()
+    wrong[:20] = x[:20].flip(1) * 0
+    assert abs(minilm.few_labels(wrong, y, 10, 1, slice(20, 40), slice(40, None)) - 0.5) < 0.1   # nothing to learn from

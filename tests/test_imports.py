@@ -26,6 +26,7 @@ TOOLS = {
     "exercise_notebooks",
     "files",
     "functional",
+    "given_tokenizers",
     "hindi_forms",
     "hindi_grammar",
     "hindi_lexicon",
@@ -53,9 +54,12 @@ TOOLS = {
 }
 TOP = {
     "cli",
+    "describing",
     "evaluation",
+    "layouts",
     "model_folder",
     "presets",
+    "pretrained",
     "recipe",
     "runs",
     "scoreboard",

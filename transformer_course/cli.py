@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['app', 'data_app', 'Folder', 'Device', 'Beam', 'LengthPenalty', 'Precision', 'GROUP', 'PACKAGES', 'one_line', 'main',
            'Stopped', 'data_list', 'data_fetch', 'data_verify', 'train', 'translate', 'evaluate', 'compare', 'demo',
-           'doctor', 'start', 'lab', 'check', 'progress']
+           'doctor', 'start', 'lab', 'check', 'progress', 'export']
 
 # %% ../nbs/91_cli.ipynb #cell-4
 import contextlib
@@ -528,5 +528,23 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     print("\n".join(found.summary()))
 
 # %% ../nbs/91_cli.ipynb #cell-37
+@app.command()
+def export(
+    folder: Folder,
+    out: Annotated[Path, typer.Argument(help="A new folder, which Hugging Face's library can read.")],
+    layout: Annotated[str | None, typer.Option(
+        help="marian or pegasus.  [default: the one that fits]")] = None,
+) -> None:
+    """Write a trained translator as a MarianMT or Pegasus, with its tokenizer, for other programs."""
+    from transformer_course.pretrained import save_pretrained
+    from transformer_course.translation import Translator
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is not empty: give a new folder")
+    translator = Translator.from_pretrained(folder)
+    name = save_pretrained(translator.model, out, translator.tokenizer, layout)
+    print(f"{out} holds a {name}; in Hugging Face's library: "
+          f"AutoModelForSeq2SeqLM.from_pretrained({str(out)!r})")
+
+# %% ../nbs/91_cli.ipynb #cell-40
 if __name__ == "__main__" and "__file__" in globals():
     main()

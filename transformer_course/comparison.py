@@ -173,6 +173,12 @@ def _entries(got: object, expected: dict, what: str) -> str | None:
     return next(filter(None, found), None)
 
 # %% ../nbs/90c_comparison.ipynb #cell-15
+def _holds_tensors(value: object) -> bool:
+    "Is a tensor inside, at any depth?"
+    inside = isinstance(value, (set, frozenset, tuple, list)) and any(map(_holds_tensors, value))
+    return isinstance(value, Tensor) or inside
+
+
 def difference(
     got: object,
     expected: object,
@@ -191,6 +197,8 @@ def difference(
         return _wrong_kind(got, kind_name(expected), what)
     if callable(expected) or got == expected:
         return None
+    if isinstance(expected, (set, frozenset)) and _holds_tensors(got) and not _holds_tensors(expected):
+        return f"{what} should hold plain values, not tensors: use tolist() or item()"
     same_letters = str(got).lower() == str(expected).lower()
     return f"{what} has the wrong value" + ("; capital and small letters differ" if same_letters else "")
 
@@ -245,6 +253,8 @@ def _scale(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
 
 def _related(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     "The relation of two tensors of one form."
+    if _close(got, expected):           # right, but an argument was changed
+        return None
     if expected.dtype == torch.bool:
         exchanged = torch.equal(got, ~expected) and expected.numel() > 1
         return ("exchanged", "True and False are exchanged") if exchanged else _arrangement(got, expected)

@@ -105,7 +105,7 @@ def _finding(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> di
     told = _listed(trials, ready, exercise.name) if listed else None
     if told is None and keeps_something(fn, trials[0], ready):
         status, told = "wrong", KEPT
-    if told is None and status == "wrong":
+    if told is None and status == "wrong" and (trial.fails() or trial.wanted.error is not None):
         told, trial = _better(fn, [trial for trial, told in wrong], reason, ready) or (None, trial)
     return {"status": status, "reason": told or reason, "given": named(ready.solution, trial.case),
             "printed": trial.got.printed, **_results(trial)}
@@ -154,7 +154,7 @@ def _results(trial: Trial) -> dict:
         return {"expected": shown(trial.wanted.value) if trial.case else ""}
     place, got, expected = first_difference(trial.got.value, trial.wanted.value)
     whole = shown(trial.got.value), shown(trial.wanted.value)
-    if place and max(map(len, whole)) > LONG // 2:
+    if place and (max(map(len, whole)) > LONG // 2 or whole[0] == whole[1]):
         whole = (f"{shown(got)} at {place}", f"{shown(expected)} at {place}")
     return {"expected": whole[1] if trial.case else "", "got": whole[0]}
 

@@ -1,0 +1,147 @@
+"""Text to text: T5's buckets against Hugging Face's, spans cut out and put back, tasks whose answers are in the story."""
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from transformer_course.corpora import load
+from transformer_course.search import greedy_search
+from transformer_course.text import PAD, Tokenizer
+from transformer_course.text_to_text import (Buckets, GatedFeedForward, corrupt_spans, facts_of, held_out, restore_spans, sentinel_ids,
+                                             sentinel_tokens, story_tasks, t5)
+
+MARKS = [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("n, farthest", [(32, 128), (32, 64), (16, 300), (12, 50), (8, 20), (4, 7)])
+def test_buckets_are_hugging_faces(n, farthest, both_ways):
+    apart = torch.arange(-300, 301)
+    theirs = T5Attention._relative_position_bucket(apart, both_ways, n, farthest)
+    assert Buckets(3, both_ways, n, farthest).bucket(apart).equal(theirs)
+
+
+def test_the_bias_is_the_tables_number_for_each_pair_of_places():
+    places, query = Buckets(3, True, 8, 20), torch.zeros(2, 3, 4, 5)
+    bias = places.bias(query, S=9, start=2)
+    assert bias.shape == (3, 4, 9)
+    for t in range(4):
+        for s in range(9):
+            assert bias[:, t, s].equal(places.table[places.bucket(torch.tensor(s - (t + 2)))])
+
+
+def test_gated_feed_forward_is_two_products():
+    torch.manual_seed(1)
+    think, x = GatedFeedForward(5, 7), torch.randn(2, 3, 5)
+    inner = torch.nn.functional.gelu(x @ think.gate.weight.T, approximate="tanh") * (x @ think.expand.weight.T)
+    torch.testing.assert_close(think(x), inner @ think.contract.weight.T)
+
+
+def test_t5_small_has_the_published_number_of_parameters_and_none_is_a_bias():
+    with torch.device("meta"):
+        model = t5(32128, 512, 8, 6, 2048)
+    assert sum(p.numel() for p in model.parameters()) == 60_506_624
+    assert not [name for name, p in model.named_parameters() if "bias" in name]
+
+
+def test_a_t5_begins_with_padding_and_its_steps_are_its_training_pass():
+    torch.manual_seed(1)
+    model = t5(23, 12, 3, (2, 1), 20, dropout=0.0).eval()
+    src = torch.randint(4, 23, (2, 7))
+    assert model.first(src).tolist() == [PAD, PAD]
+    written = greedy_search(model, src, max_len=5).tokens
+    whole = model(src, torch.cat([torch.full((2, 1), PAD), written[:, :-1]], 1)).argmax(-1)
+    for mine, all_at_once in zip(written.tolist(), whole.tolist()):
+        length = mine.index(2) + 1 if 2 in mine else len(mine)
+        assert mine[:length] == all_at_once[:length] or PAD in all_at_once[:length] or 1 in all_at_once[:length]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 900), min_size=1, max_size=40), st.integers(), st.floats(0.01, 0.6), st.floats(1.0, 6.0))
+def test_corrupted_texts_can_be_restored(ids, seed, rate, mean_length):
+    marks = list(range(2000, 1900, -1))
+    source, target = corrupt_spans(ids, marks, seed, rate, mean_length)
+    assert restore_spans(source, target, marks) == ids
+    assert corrupt_spans(ids, marks, seed, rate, mean_length) == (source, target)
+    gaps = sum(token in marks for token in source)
+    assert [t for t in source if t in marks] == marks[:gaps] and [t for t in target if t in marks] == marks[:gaps + 1]
+    assert target[-1] == marks[gaps] and gaps >= 1
+    assert not any(a in marks and b in marks for a, b in zip(source, source[1:]))          # gaps never touch
+    assert not any(a in marks and b in marks for a, b in zip(target, target[1:]))          # and none is empty
+    assert len(source) + len(target) == len(ids) + 2 * gaps + 1
+
+
+def test_rate_and_length_are_what_was_asked():
+    ids = list(range(100))
+    for rate, mean in ((0.15, 3.0), (0.3, 2.0), (0.5, 5.0)):
+        gaps, firsts = [], 0
+        for seed in range(300):
+            source, target = corrupt_spans(ids, list(range(999, 900, -1)), seed, rate, mean)
+            gaps.append(sum(token > 900 for token in source))
+            firsts += source[0] > 900
+            assert len(ids) - (len(source) - gaps[-1]) == round(100 * rate)
+        assert set(gaps) == {round(round(100 * rate) / mean)}
+        assert 0 < firsts < 150                                           # a text may begin with a gap, and seldom does
+
+
+def test_every_place_is_cut_about_equally_often():
+    hits = torch.zeros(20)
+    for seed in range(3000):
+        source, _ = corrupt_spans(range(20), MARKS, seed, 0.2, 2.0)
+        hits += torch.tensor([i not in source for i in range(20)]).float()
+    share = hits / 3000
+    assert abs(share.mean() - 0.2) < 1e-6 and share.min() > 0.1 and share.max() < 0.27
+
+
+def test_seeds_differ_and_may_be_words():
+    drawn = {str(corrupt_spans(range(30), MARKS, f"1 {epoch} 7")) for epoch in range(20)}
+    assert len(drawn) > 15
+
+
+def test_sentinels_go_from_the_top_downwards():
+    words = Tokenizer.train(["a b c"], kind="words", size=50, specials=sentinel_tokens(3))
+    assert words.pieces_of(sentinel_ids(words)) == ["<extra_id_0>", "<extra_id_1>", "<extra_id_2>"]
+    assert sentinel_ids(words) == [6, 5, 4]
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: corrupt_spans([], MARKS, 1), "the text is empty"),
+    (lambda: corrupt_spans([1, 998], MARKS, 1), "contains the sentinel 998"),
+    (lambda: corrupt_spans([1, 2], MARKS, 1, rate=1.0), "rate must lie between 0 and 1"),
+    (lambda: corrupt_spans([1, 2], MARKS, 1, mean_length=0.5), "mean_length be at least 1"),
+    (lambda: corrupt_spans(range(30), MARKS[:2], 1, rate=0.5, mean_length=3.0), "5 gaps need 6 sentinels: only 2 were given"),
+    (lambda: restore_spans([1, 999], [7, 999], MARKS), "must begin with a sentinel, not with 7"),
+    (lambda: restore_spans([1, 999], [999, 7, 999], MARKS), "sentinel 999 is twice"),
+    (lambda: restore_spans([1, 999], [999, 7], MARKS), "the source needs [999, 998]"),
+    (lambda: restore_spans([1, 999, 2, 998], [999, 7, 997], MARKS), "the target has the sentinels [999, 997]"),
+    (lambda: sentinel_tokens(0), "count must be at least 1, not 0"),
+    (lambda: sentinel_ids(Tokenizer.train(["a b"], kind="words", size=20)), "the tokenizer has no sentinels"),
+    (lambda: facts_of("on monday karel went to the harbour ."), "has no thing"),
+    (lambda: Buckets(3, True, n_buckets=2), "n_buckets"),
+    (lambda: Buckets(3, True, n_buckets=7), "n_buckets"),
+    (lambda: Buckets(3, True, 32, farthest=8), "farthest"),
+])
+def test_bad_input_is_named_in_one_line(call, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_answers_are_in_the_story_and_the_last_sentence_is_not():
+    corpus = load("micro-text")
+    stories = [text.text for split in ("train", "valid", "test") for text in corpus[split] if " came home from the " in text.text]
+    for story in stories:
+        tasks = story_tasks(story)
+        assert [task.kind for task in tasks] == ["question"] * 3 + ["shorten"]
+        assert all(task.source.startswith(task.kind + " : ") and "came home" not in task.source for task in tasks)
+        assert all(task.target in task.source.split() for task in tasks[:3])
+        assert all(answer.target in tasks[3].target.split() for answer in tasks[:3])
+        for options in (answer.target for answer in tasks[:3]):
+            assert tasks[3].source.split().count(options) == 1          # one place in the story holds the answer
+    kept = {tuple(facts_of(s).values()) for s in stories if held_out(s)}
+    seen = {tuple(facts_of(s).values()) for s in stories if not held_out(s)}
+    assert len(kept) > 50 and len(seen) > 250 and not kept & seen
+    assert {c[i] for c in kept for i in range(3)} <= {c[i] for c in seen for i in range(3)}

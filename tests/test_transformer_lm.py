@@ -1,0 +1,142 @@
+"""The language model: PyTorch's layers as oracle, nothing from the future, words one by one, segments and windows."""
+import math
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from transformer_course import protocols
+from transformer_course.distances import POSITIONS
+from transformer_course.search import beam_search, greedy_search, sample
+from transformer_course.training import Settings, evaluate_loss, fit
+from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
+
+
+def small(seed=1, words=17, **options):
+    torch.manual_seed(seed)
+    return TransformerLM(words, **{"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20, "max_len": 40, **options}).eval()
+
+
+def text(n, words=17, seed=2):
+    return torch.randint(3, words, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_it_is_pytorchs_encoder_under_a_causal_mask(norm):
+    model = small(norm=norm).double()
+    layer = nn.TransformerEncoderLayer(12, 3, 20, 0.0, lambda x: F.gelu(x, approximate="tanh"), batch_first=True, norm_first=norm == "pre")
+    oracle = nn.TransformerEncoder(layer, 2, nn.LayerNorm(12) if norm == "pre" else None, enable_nested_tensor=False).double().eval()
+    names = {"self_attn.in_proj_": "self_attention.heads.in_proj.", "self_attn.out_proj": "self_attention.heads.out_proj", "linear1": "feed_forward.expand",
+             "linear2": "feed_forward.contract", "norm1": "residuals.0.norm", "norm2": "residuals.1.norm"}
+    weights = {}
+    for name in oracle.state_dict():
+        mine = name
+        for theirs, ours in names.items():
+            mine = mine.replace(theirs, ours)
+        weights[name] = model.stack.state_dict()[re.sub(r"^norm\.", "final_norm.", mine)]
+    oracle.load_state_dict(weights)
+    tokens = text(33).view(3, 11)
+    x = model.embedding(tokens)
+    future = nn.Transformer.generate_square_subsequent_mask(11, dtype=torch.float64)
+    assert_close(model.hidden(tokens), oracle(x, mask=future, is_causal=True))
+    assert_close(model(tokens), model.hidden(tokens) @ model.embedding.weight.T)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_no_word_sees_the_future_and_one_by_one_is_the_same(positions):
+    model, tokens = small(positions=positions), text(21).view(3, 7)
+    logits, other = model(tokens), tokens.clone()
+    other[:, 4:] = 16 - other[:, 4:].clamp(max=13)
+    assert_close(model(other)[:, :4], logits[:, :4])
+    assert (model(other)[:, 4:] - logits[:, 4:]).abs().max() > 1e-3
+    state = model.start(tokens[:, :3])
+    for t in range(2, 7):
+        now, state = model.step(state, tokens[:, t])
+        assert_close(now, logits[:, t])
+    hidden, later = model.read(model.start(tokens[:, :2]), tokens[:, 1:5])
+    assert_close(model.output(hidden), logits[:, 1:5])
+    rows = torch.tensor([2, 0, 2])
+    assert_close(model.step(later.select(rows), tokens[rows, 5])[0], logits[rows, 5])
+
+
+def test_loss_is_the_mean_over_real_words():
+    model = small()
+    tokens = torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0]])
+    logp = model(tokens[:, :-1]).log_softmax(-1)
+    each = [-logp[b, t, tokens[b, t + 1]] for b in range(2) for t in range(4) if tokens[b, t + 1] != 0]
+    assert_close(model.loss(tokens), sum(each) / 6)
+    assert_close(small(tied=False, n_layers=1, d_ff=None).stack.layers[0].feed_forward.expand.weight.shape, torch.Size([48, 12]))
+
+
+def test_searches_run_from_a_prompt():
+    model = small()
+    assert isinstance(model, protocols.LanguageModel)
+    prompts = text(8).view(2, 4)
+    found, best = greedy_search(model, prompts, 6, 6), beam_search(model, prompts, 1, 6, 6)
+    tokens = prompts
+    for t in range(5):                                                    # what greedy search does, without a cache
+        logits = model(tokens)[:, -1].clone()
+        logits[:, [0, 1, 2]] = -math.inf
+        tokens = torch.cat((tokens, logits.argmax(-1, keepdim=True)), dim=1)
+    assert torch.equal(found.tokens[:, :5], tokens[:, 4:]) and torch.equal(best.tokens[:, :5], tokens[:, 4:])
+    assert sample(model, prompts, 6, generator=torch.Generator().manual_seed(3)).tokens.shape[0] == 2
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: small(d_model=0), "d_model must be a positive whole number, not 0"),
+    (lambda: small(n_layers=True), "n_layers must be a positive whole number, not True"),
+    (lambda: small(positions="wheels"), "unknown positions 'wheels'"),
+    (lambda: small().start(torch.zeros(2, 0, dtype=torch.long)), "an empty prompt"),
+    (lambda: small().start(torch.tensor([[5, 6, 0], [5, 6, 7]])), "prompts of different lengths"),
+    (lambda: SegmentBatches(text(9), 0), "length=0"),
+    (lambda: SegmentBatches(text(1), 4), "at least two ids"),
+    (lambda: window_losses(small(), text(9), 4, 5), "stride=5 must lie between 1 and length=4"),
+    (lambda: window_losses(small(), text(1), 4), "fewer than two words"),
+])
+def test_refuses(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("n, length", [(2, 5), (6, 5), (7, 5), (23, 5), (21, 1)])
+def test_segments_predict_each_word_once(n, length):
+    ids = torch.arange(n)
+    batches = SegmentBatches(ids, length, 3)
+    seen = [w for batch in batches.in_order() for row in batches.collate(batch)[0] for w in row[1:].tolist()]
+    assert sorted(seen) == list(range(1, n)) and sum(map(batches.tokens, batches.in_order())) == n - 1
+    for epoch in range(3):
+        cut = [row for batch in batches.plan(1, epoch) for row in batches.collate(batch)[0].tolist()]
+        words = sorted(w for row in cut for w in row[1:])
+        assert words == list(range(words[0], n)) and words[0] <= length
+        assert all(row == list(range(row[0], row[0] + len(row))) for row in cut)
+    assert batches.plan(1, 0) == batches.plan(1, 0)
+    assert batches.fingerprint() != SegmentBatches(ids, length, 4).fingerprint()
+
+
+@pytest.mark.parametrize("n, length, stride", [(30, 8, None), (30, 8, 4), (30, 8, 1), (30, 8, 3), (5, 8, 2), (9, 8, 8), (10, 8, 8), (2, 1, 1)])
+def test_window_losses_are_those_of_a_loop(n, length, stride):
+    model, ids = small(), text(n)
+    found = window_losses(model, ids, length, stride, rows=3)
+    step, expected = stride or length, []
+    for t in range(1, n):                                                 # the first window that predicts word t
+        start = 0 if t <= length else -(-(t - length) // step) * step
+        expected.append(F.cross_entropy(model(ids[None, start:t])[0, -1], ids[t]))
+    assert_close(found, torch.stack(expected))
+
+
+def test_disjoint_windows_are_the_segments_of_evaluation():
+    model, ids = small(), text(30)
+    batches = SegmentBatches(ids, 8, 2)
+    assert evaluate_loss(model, batches) == pytest.approx(window_losses(model, ids, 8).mean().item(), rel=1e-5)
+
+
+def test_it_learns_a_text_by_heart():
+    model = small(dropout=0.0)
+    batches = SegmentBatches(torch.arange(3, 15).repeat(9), 6, 4)
+    before = evaluate_loss(model, batches)
+    fit(model, batches, lambda step, progress: 0.02 * (1 - progress), steps=150, progress=False,
+        settings=Settings(smoothing=0.0, seed=1, device="cpu", precision="highest"))
+    assert evaluate_loss(model, batches) < 0.2 < before
