@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from .editions import lessons, reading_order
+from .editions import FIRST_PAGE, lessons, reading_order
 from .exercise_notebooks import Exercise, all_exercises, prepared
 from .reports import Report
 
@@ -56,10 +56,10 @@ def _section_after(exercises: list[Exercise]) -> tuple[str, str]:
 
 
 def _lesson_after(lesson: str) -> tuple[str, str]:
-    "Text and address of the next lesson; nothing after the last one."
+    "Text and address of the next lesson; after the last one, of the first page."
     following = next((name for name in _order() if name.removesuffix(".ipynb") > lesson), None)
     if following is None:
-        return "", ""
+        return "the first page, and what you have done", f"../{FIRST_PAGE}"
     name = following.removesuffix(".ipynb")
     return f"lesson {name.partition('_')[0]}, {headings(name)[0]}", f"../{name}.ipynb"
 
