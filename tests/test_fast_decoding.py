@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from parts import Buckets, GatedFeedForward, Window
+from parts import Window
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -17,6 +17,7 @@ from transformer_course.fast_decoding import LEAST_SOURCE, ROOM, FastDecoder, Pa
 from transformer_course.positions import Learned
 from transformer_course.protocols import DecodingState, Searchable
 from transformer_course.search import beam_search, greedy_search, sample
+from transformer_course.text_to_text import Buckets, GatedFeedForward
 from transformer_course.transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
 
 VARIANTS = {f"{positions}, {norm}, {'tied' if tied else 'untied'}": dict(positions=positions, norm=norm, tied=tied)
