@@ -78,10 +78,18 @@ def _broken(
 QUICK, FEW = 0.5, 150     # seconds that a changed answer may take; changes to try if no case failed
 
 
-def _where(fn: Callable, exercise: Exercise, ready: Ready) -> str | None:
-    "The place of the only mistake, and what is wrong there."
+def _is_wild(error: BaseException | None) -> bool:
+    "Did a call end in a way that must not be tried a thousand times?"
+    wild = RecursionError, MemoryError
+    return error is not None and (not isinstance(error, Exception) or isinstance(error, wild))
+
+
+def _where(fn: Callable, exercise: Exercise, ready: Ready) -> dict:
+    "The place of the only mistake and what is wrong there, as a field of a report; nothing if it is not found."
     quick = replace(ready, seconds=min(QUICK, ready.seconds))
     failed = next((trial for trial in all_trials(fn, quick) if complaint(fn, trial, quick)), None)
+    if failed and _is_wild(failed.got.error):
+        return {}
 
     def still_fails(changed: Callable) -> bool:
         again = failed and Trial(failed.case, outcome(changed, failed.case, QUICK), failed.wanted)
@@ -92,7 +100,8 @@ def _where(fn: Callable, exercise: Exercise, ready: Ready) -> str | None:
     def passes(changed: Callable) -> bool:
         return _finding(changed, exercise, quick, listed=False)["status"] == "passed"
 
-    return one_change(fn, still_fails, passes, MOST if failed else FEW)
+    told = one_change(fn, still_fails, passes, MOST if failed else FEW)
+    return {"where": told} if told else {}
 
 # %% ../nbs/90f_diagnosis.ipynb #cell-15
 def diagnose(
@@ -106,7 +115,7 @@ def diagnose(
     try:
         found = _finding(fn, exercise, ready, listed)
         if found["status"] in ("wrong", "error") and found["reason"] not in ready.mistakes:
-            found["where"] = _where(fn, exercise, ready) or ""
+            found |= _where(fn, exercise, ready)
     except TooLong:
         found = {"status": "error", "reason": endless(ready)}
     except KeyboardInterrupt:
