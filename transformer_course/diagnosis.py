@@ -74,7 +74,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #cell-13
+# %% ../nbs/90f_diagnosis.ipynb #44769294
 QUICK, FEW = 0.5, 150     # seconds that a changed answer may take; changes to try if no case failed
 
 
@@ -85,7 +85,7 @@ def _is_wild(error: BaseException | None) -> bool:
 
 
 def _where(fn: Callable, exercise: Exercise, ready: Ready) -> dict:
-    "The place of the only mistake and what is wrong there, as a field of a report; nothing if it is not found."
+    "The field of a report that says where the only mistake is; nothing if that is not found."
     quick = replace(ready, seconds=min(QUICK, ready.seconds))
     failed = next((trial for trial in all_trials(fn, quick) if complaint(fn, trial, quick)), None)
     if failed and _is_wild(failed.got.error):
