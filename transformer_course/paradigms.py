@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['LANGUAGES', 'VERBS', 'TENSES', 'CELLS', 'TABLES', 'GIVEN', 'ASKED', 'table', 'english', 'Form', 'form', 'splits']
 
-# %% ../nbs/02c_paradigms.ipynb #cell-17
+# %% ../nbs/02c_paradigms.ipynb #cell-19
 from dataclasses import dataclass, field
 
-# %% ../nbs/02c_paradigms.ipynb #cell-18
+# %% ../nbs/02c_paradigms.ipynb #cell-20
 LANGUAGES = ("en", "cs", "hi", "bn")
 VERBS = ("carry", "drive", "swim", "fly", "run")
 TENSES = ("present", "future")
 CELLS = (("1", "singular"), ("2", "singular"), ("3", "singular"),
          ("1", "plural"), ("2", "plural"), ("3", "plural"))
 
-# %% ../nbs/02c_paradigms.ipynb #cell-19
+# %% ../nbs/02c_paradigms.ipynb #cell-21
 TABLES = {
     "cs": """
         carry present  nesu        neseš         nese         neseme        nesete        nesou
@@ -55,7 +55,7 @@ TABLES = {
         """,
 }
 
-# %% ../nbs/02c_paradigms.ipynb #cell-20
+# %% ../nbs/02c_paradigms.ipynb #cell-22
 def table(language: str) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
     """The certain forms of "cs", "hi" or "bn": (verb, tense) -> (person, number) -> form.
 
@@ -67,14 +67,14 @@ def table(language: str) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
     return {(verb, tense): {cell: form.replace("_", " ") for cell, form in zip(CELLS, forms) if form != "-"}
             for verb, tense, *forms in rows}
 
-# %% ../nbs/02c_paradigms.ipynb #cell-23
+# %% ../nbs/02c_paradigms.ipynb #cell-25
 def english(verb: str, tense: str, person: str, number: str) -> str:
     """The English of a cell: "he will carry"; "you all" where the plural of "you" is meant."""
     who = {"1": ("I", "we"), "2": ("you", "you all"), "3": ("he", "they")}[person][number == "plural"]
     third = {"carry": "carries", "fly": "flies"}.get(verb, verb + "s")
     return f"{who} will {verb}" if tense == "future" else f"{who} {third if who == 'he' else verb}"
 
-# %% ../nbs/02c_paradigms.ipynb #cell-26
+# %% ../nbs/02c_paradigms.ipynb #cell-27
 @dataclass(frozen=True)
 class Form:
     """One cell of the tables in every language that has it, English included."""
