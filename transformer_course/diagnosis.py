@@ -74,7 +74,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #44769294
+# %% ../nbs/90f_diagnosis.ipynb #cell-13
 QUICK, FEW = 0.5, 150     # seconds that a changed answer may take; changes to try if no case failed
 
 
