@@ -17,13 +17,15 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-# %% ../nbs/01_text.ipynb #cell-25
+# %% ../nbs/01_text.ipynb #7dd582eb
 PAD, BOS, EOS, UNK = 0, 1, 2, 3                    # default ids; a pretrained model may have its own
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")    # in the order of their ids
+
+# %% ../nbs/01_text.ipynb #d6feb118
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 KINDS = ("bpe", "words", "characters")
 
-# %% ../nbs/01_text.ipynb #cell-38
+# %% ../nbs/01_text.ipynb #f1ca08ac
 def pad(
     sequences,                                # B lists of ids, of any lengths
     pad_id: int = PAD,
@@ -36,7 +38,7 @@ def pad(
     if not len(sequences):
         raise ValueError("sequences is empty: pad needs at least one list of ids")
     length = max(map(len, sequences))
-    rows = [[*row, *[pad_id] * (length - len(row))] for row in sequences]
+    rows = [list(row) + [pad_id] * (length - len(row)) for row in sequences]
     return torch.tensor(rows, dtype=torch.long, device=device)
 
 # %% ../nbs/01_text.ipynb #cell-40
