@@ -48,11 +48,11 @@ class Text:
     """A stretch of running text: a document, a speech, a line."""
     text: str
 
-# %% ../nbs/02_corpora.ipynb #cell-41
+# %% ../nbs/02_corpora.ipynb #cell-46
 class DataError(RuntimeError):
     """A data file is missing, damaged, unreadable or out of reach; the message says what to do."""
 
-# %% ../nbs/02_corpora.ipynb #cell-43
+# %% ../nbs/02_corpora.ipynb #cell-48
 class Splits(Mapping):
     """Named splits, each read at its first use; listing the names or asking `in` reads nothing."""
 
@@ -77,7 +77,7 @@ class Splits(Mapping):
         """The number of items in a split that was read already, else None."""
         return len(self._read[name]) if name in self._read else None
 
-# %% ../nbs/02_corpora.ipynb #cell-45
+# %% ../nbs/02_corpora.ipynb #cell-50
 @dataclass(frozen=True, repr=False)
 class Corpus:
     """A data set: its splits, where they come from, and on which terms.
@@ -118,7 +118,7 @@ class Corpus:
         sizes = ", ".join(s if size(s) is None else f"{s} {size(s):,}" for s in self.splits)
         return f"{self!r}\nsizes: {sizes}\nlicence: {self.licence}\ncite: {self.citation}"
 
-# %% ../nbs/02_corpora.ipynb #cell-46
+# %% ../nbs/02_corpora.ipynb #cell-51
 def _allowed(value, options) -> str:
     """'is a, b, c', for the end of an error message, with a guess at what was meant."""
     options = list(options)
@@ -126,7 +126,7 @@ def _allowed(value, options) -> str:
     guess = f" (did you mean {near[0]!r}?)" if near else ""
     return f"{'is' if len(options) == 1 else 'are'} {', '.join(options)}{guess}"
 
-# %% ../nbs/02_corpora.ipynb #cell-48
+# %% ../nbs/02_corpora.ipynb #cell-53
 @dataclass(frozen=True)
 class Remote:
     """A file that is downloaded on first use."""
@@ -169,7 +169,7 @@ test_2018_flickr.cs 7d0a9db904f94c554a8c58049a9f3a5357c27f46cc3d710d70cb0b4a2585
 FILES = {f"multi30k/{name}.gz": Remote(f"multi30k/{name}.gz", f"{_MULTI30K}{name}.gz", sha)
          for name, sha in (line.split() for line in _SHA256.split("\n") if line)}
 
-# %% ../nbs/02_corpora.ipynb #cell-49
+# %% ../nbs/02_corpora.ipynb #cell-54
 FILES["tinyshakespeare/input.txt"] = Remote(
     "tinyshakespeare/input.txt", _SHAKESPEARE,
     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")
@@ -177,7 +177,7 @@ FILES["sentence_polarity/sentence_polarity.zip"] = Remote(
     "sentence_polarity/sentence_polarity.zip", _POLARITY,
     "6e1ed4405b65c7eabf1d199a7f7c437091ac21da0ea7467b410a74062574566b")
 
-# %% ../nbs/02_corpora.ipynb #cell-51
+# %% ../nbs/02_corpora.ipynb #cell-56
 def data_folder(folder: str | Path | None = None) -> Path | None:
     """The folder to look in first: `folder`, else TRANSFORMER_COURSE_DATA, else None.
 
@@ -205,7 +205,7 @@ def locate(
     places = ([folder / path] if folder else []) + [cache_folder() / path]
     return next((place for place in places if place.exists()), None)
 
-# %% ../nbs/02_corpora.ipynb #cell-53
+# %% ../nbs/02_corpora.ipynb #cell-58
 def _digest(place: Path) -> str:
     """The SHA-256 of a file's bytes; DataError if they cannot be read."""
     try:
@@ -222,7 +222,7 @@ def check_file(place: Path, sha256: str) -> Path:
                         "move it away and load again to fetch a fresh copy")
     return place
 
-# %% ../nbs/02_corpora.ipynb #cell-54
+# %% ../nbs/02_corpora.ipynb #cell-59
 def obtain(
     path: str,                          # a key of FILES
     folder: str | Path | None = None,   # see data_folder
@@ -250,7 +250,7 @@ def _download(file: Remote) -> Path:
                         f"to a folder that holds {file.path}") from None
     return place
 
-# %% ../nbs/02_corpora.ipynb #cell-56
+# %% ../nbs/02_corpora.ipynb #cell-61
 def read_text(place: str | Path) -> str:
     """The text of a UTF-8 file, plain or .gz, without a byte order mark.
 
@@ -289,7 +289,7 @@ def read_pairs(
             raise DataError(f"{place}: line {lines.index('') + 1} is empty; remove it from both files")
     return [Pair(a, b) for a, b in zip(ours, theirs)]
 
-# %% ../nbs/02_corpora.ipynb #cell-58
+# %% ../nbs/02_corpora.ipynb #cell-63
 def _multi30k(pair: str, folder) -> Splits:
     """Splits of Multi30k for a pair such as 'en-de', without the tests that one of the languages lacks."""
     def reader(stem):
@@ -300,7 +300,7 @@ def _multi30k(pair: str, folder) -> Splits:
     return Splits({split: reader(stem) for split, stem in stems.items()
                    if all(f"multi30k/{stem}.{language}.gz" in FILES for language in pair.split("-"))})
 
-# %% ../nbs/02_corpora.ipynb #cell-60
+# %% ../nbs/02_corpora.ipynb #cell-65
 def _tinyshakespeare(folder) -> Splits:
     """The speeches of the file in order: the first 90 % train, the next 5 % valid, the rest test."""
     def part(low, high):
@@ -310,7 +310,7 @@ def _tinyshakespeare(folder) -> Splits:
         return read
     return Splits({"train": part(0, 90), "valid": part(90, 95), "test": part(95, 100)})
 
-# %% ../nbs/02_corpora.ipynb #cell-62
+# %% ../nbs/02_corpora.ipynb #cell-67
 def by_digest(texts: list[str]) -> list[str]:
     """The texts in an order that looks random and is the same everywhere: that of their SHA-256."""
     return sorted(texts, key=lambda text: hashlib.sha256(text.encode("utf-8")).hexdigest())
@@ -337,7 +337,7 @@ def _polarity(folder) -> Splits:
         return read
     return Splits({"train": part(2, 10), "valid": part(1, 2), "test": part(0, 1)})
 
-# %% ../nbs/02_corpora.ipynb #cell-64
+# %% ../nbs/02_corpora.ipynb #cell-69
 @functools.cache
 def _made_hindi() -> dict[str, tuple[Pair, ...]]:
     """The splits of micro-Hindi as pairs, made once in a process: it takes seconds."""
@@ -373,7 +373,7 @@ def _paradigms(pair: str) -> dict[str, list[Pair]]:
                     if source in f.words and target in f.words]
             for split, forms in paradigms.splits().items()}
 
-# %% ../nbs/02_corpora.ipynb #cell-66
+# %% ../nbs/02_corpora.ipynb #cell-71
 _OWN = "Apache-2.0, generated by this project"
 _COURSE = "The transformer-course authors"
 
@@ -392,7 +392,7 @@ class DataSet:
     megabytes: float = 0.0            # of `files`
     labels: tuple[str, ...] = ()
 
-# %% ../nbs/02_corpora.ipynb #cell-67
+# %% ../nbs/02_corpora.ipynb #cell-72
 def _directions(*languages: str) -> tuple[str, ...]:
     """All ordered pairs of different languages: 'en-de', 'en-fr', ..."""
     return tuple(f"{a}-{b}" for a in languages for b in languages if a != b)
@@ -423,7 +423,7 @@ CATALOGUE = {d.name: d for d in (
             megabytes=0.5, labels=("negative", "positive")),
 )}
 
-# %% ../nbs/02_corpora.ipynb #cell-69
+# %% ../nbs/02_corpora.ipynb #cell-74
 def _entry(name: str) -> DataSet:
     """The catalogue's entry; ValueError with the names that exist."""
     if name not in CATALOGUE:
@@ -461,7 +461,7 @@ def load(
         return replace(corpus, source_language="en", target_language="hi").reversed()
     return corpus
 
-# %% ../nbs/02_corpora.ipynb #cell-71
+# %% ../nbs/02_corpora.ipynb #cell-76
 @dataclass(frozen=True)
 class Availability:
     """One line of `transformer-course data`."""
@@ -490,7 +490,7 @@ def available(folder: str | Path | None = None) -> list[Availability]:
     return [Availability(d.name, d.kind, d.what, d.licence, d.megabytes, _where(d, folder))
             for d in CATALOGUE.values()]
 
-# %% ../nbs/02_corpora.ipynb #cell-72
+# %% ../nbs/02_corpora.ipynb #cell-77
 def fetch(
     name: str,                          # a key of CATALOGUE
     *,
@@ -525,7 +525,7 @@ def _state(path: str, folder) -> str:
     except DataError as error:
         return str(error)
 
-# %% ../nbs/02_corpora.ipynb #cell-74
+# %% ../nbs/02_corpora.ipynb #cell-79
 def content_digest(corpus: Corpus) -> str:
     """The SHA-256 of everything in a corpus: texts, labels and links, split by split."""
     lines = []
@@ -542,7 +542,7 @@ def _verify_shipped(name: str) -> str:
     found = content_digest(load(name))
     return "ok" if found == SHIPPED[name] else f"expected SHA-256 {SHIPPED[name]}, found {found}"
 
-# %% ../nbs/02_corpora.ipynb #cell-75
+# %% ../nbs/02_corpora.ipynb #cell-80
 SHIPPED = {   # content_digest of what the generators make; whoever changes a generator renews its line
     "micro-hindi": "9f65ee82f4bf9c1e4c2ff65ccf4ff0acd2d5f39ec16a73b87af9e0c9f0c7204c",
     "micro-reviews": "832b75ec5486d704198ad6e48e979514df8cfb8fed04749b4af4cbb16fe3d0ab",
