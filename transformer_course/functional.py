@@ -96,7 +96,7 @@ def _check_loss(name: str, vectors: Tensor, target: Tensor, smoothing: float) ->
     if not 0 <= smoothing < 1:
         raise ValueError(f"{name}: smoothing must lie in [0, 1), not {smoothing}")
 
-# %% ../nbs/05_functional.ipynb #cell-44
+# %% ../nbs/05_functional.ipynb #cell-42
 class _ProjectedLoss(torch.autograd.Function):
     "Loss and gradients in one pass over chunks of rows; dz = softmax(z) - q is written over z."
 
@@ -141,7 +141,7 @@ class _ProjectedLoss(torch.autograd.Function):
         scaled = (None if d is None else d * gradient for d in ctx.saved_tensors)
         return *scaled, None, None, None, None
 
-# %% ../nbs/05_functional.ipynb #cell-45
+# %% ../nbs/05_functional.ipynb #cell-43
 def projected_loss(
     hidden: Tensor,             # (..., D) the model's last hidden vectors
     weight: Tensor,             # (V, D) the output projection
