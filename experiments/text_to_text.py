@@ -36,7 +36,7 @@ SMALL = {"d_model": 64, "n_heads": 4, "n_layers": (2, 1), "d_ff": 128, "dropout"
 OWN, TOKENS = 400, 512                            # batches of each task in the joint model; cells of a batch
 SOLVED = 0.99                                     # a model alone that has this on valid gets no more batches
 SPANS = {"rate": 0.3, "mean_length": 2.0}         # sentences are short: about ten words
-PRETRAINING, PRETRAINING_RATE, TUNING, PAIRS = 1000, 2.5e-3, 500, (200, 1000, 8000)
+PRETRAINING, PRETRAINING_RATE, TUNING, PAIRS = 600, 2.5e-3, 400, (200, 1000)
 CAPTIONS = {"d_model": 128, "n_heads": 4, "n_layers": (3, 2), "d_ff": 256, "dropout": 0.1}
 LANGUAGES = {"de": "translate to German : ", "fr": "translate to French : "}
 
@@ -250,7 +250,7 @@ def language_of(text, telling):
     return best if list(found.values()).count(found[best]) == 1 else None
 
 
-def captions(record, stored, seeds, steps=1000):
+def captions(record, stored, seeds, steps=600):
     """Multi30k from English to German and to French in one model."""
     if "test" in record:
         return
