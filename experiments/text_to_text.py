@@ -7,7 +7,7 @@ each, with as many batches of its own or with as many as all tasks together. `sp
 and without span corruption of sentences that have no partner. `captions`: Multi30k to German and to French in one model
 (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Other rates are chosen on valid, with seed 1; test is
 scored once by each model whose rate was chosen. The rate of the span corruption itself is not tuned. A model alone gets the
-batches of all tasks only if its own are not enough for 99 % on valid. Goes on where an earlier call stopped; writes
+batches of all tasks only if its own are not enough for 99 % on valid, and then at the joint model's rate. Goes on where an earlier call stopped; writes
 results/text_to_text.json. One thread.
 """
 import argparse
@@ -139,18 +139,18 @@ def parameters(model):
     return sum(p.numel() for p in model.parameters())
 
 
-def with_best_rate(entry, seeds, run, stored):
-    """Run seed 1 with all rates, and the other seeds with the one whose mean score on valid is best; `entry` is filled.
+def with_best_rate(entry, seeds, run, stored, rates=RATES):
+    """Run seed 1 with all rates, if there are several, and the other seeds with the one whose mean score on valid is best; `entry` is filled.
 
     `run(rate, seed)` trains a model and returns a function from a split to its scores.
     """
     tried, held = entry.setdefault("valid", {}), {}
-    for rate in RATES:
+    for rate in rates if len(rates) > 1 else ():
         if str(rate) not in tried:
             held[rate] = run(rate, 1)
             tried[str(rate)] = held[rate]("valid")
             stored()
-    entry["rate"] = max(RATES, key=lambda rate: mean(tried[str(rate)].values()))
+    entry["rate"] = max(rates, key=lambda rate: mean(tried[str(rate)].values())) if len(rates) > 1 else rates[0]
     for seed in seeds:
         runs = entry.setdefault("runs", [])
         if not any(r["seed"] == seed for r in runs):
@@ -177,7 +177,7 @@ def lesson(record, stored, seeds):
     record["rate"] = max(LESSON_RATES, key=lambda rate: mean(tried[str(rate)].values()))
 
 
-def tasks(record, stored, seeds, kinds=None):
+def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
     """Four tasks in one model, against a model for each, or for each of some kinds."""
     data = splits()
     tokenizer = Tokenizer.train([text for t in data["train"] for text in (t.source, t.target)], kind="words", size=2000)
@@ -202,10 +202,11 @@ def tasks(record, stored, seeds, kinds=None):
     with_best_rate(runs.setdefault("joint", {}), seeds, lambda *given: run(list(sources), OWN, *given), stored)
     for kind in kinds or sources:
         for own, name in ((OWN, "alone, own batches"), (OWN * len(sources), "alone, all batches")):
-            if own > OWN and max(score[kind] for score in runs["alone, own batches"][kind]["valid"].values()) >= SOLVED:
+            if name.split()[1] not in budgets or own > OWN and max(score[kind] for score in runs["alone, own batches"][kind]["valid"].values()) >= SOLVED:
                 continue
             entry = runs.setdefault(name, {}).setdefault(kind, {})
-            with_best_rate(entry, seeds, lambda *given, kind=kind, own=own: run([kind], own, *given), stored)
+            rates = RATES if own == OWN else (runs["joint"]["rate"],)
+            with_best_rate(entry, seeds, lambda *given, kind=kind, own=own: run([kind], own, *given), stored, rates)
 
 
 def spans(record, stored, seeds):
@@ -296,6 +297,7 @@ PARTS = {"lesson": lesson, "tasks": tasks, "spans": spans, "captions": captions}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--budgets", nargs="+", default=["own", "all"], choices=["own", "all"], help="of a model alone")
     parser.add_argument("--kinds", nargs="+", help="tasks that get a model of their own; default: all")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     given = parser.parse_args()
@@ -305,7 +307,7 @@ def main() -> None:
     for name in given.parts:
         part = record.setdefault(name, {})
         stored = lambda: write("text_to_text", {**facts(), **{k: v for k, v in record.items() if k in PARTS}})
-        PARTS[name](part, stored, given.seeds, *([given.kinds] if name == "tasks" else []))
+        PARTS[name](part, stored, given.seeds, *([given.kinds, given.budgets] if name == "tasks" else []))
         stored()
 
 
