@@ -7,8 +7,8 @@ each, with as many batches of its own or with as many as all tasks together. `sp
 and without span corruption of sentences that have no partner. `captions`: Multi30k to German and to French in one model
 (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Other rates are chosen on valid, with seed 1; test is
 scored once by each model whose rate was chosen. The rate of the span corruption itself is not tuned. A model alone gets the
-batches of all tasks only if its own are not enough for 99 % on valid, and then at the joint model's rate. Goes on where an earlier call stopped; writes
-results/text_to_text.json. One thread.
+batches of all tasks only if its own are not enough for 99 % on valid, and then at the joint model's rate. Goes on where an
+earlier call stopped; writes results/text_to_text.json. One thread.
 """
 import argparse
 import json
@@ -140,7 +140,7 @@ def parameters(model):
 
 
 def with_best_rate(entry, seeds, run, stored, rates=RATES):
-    """Run seed 1 with all rates, if there are several, and the other seeds with the one whose mean score on valid is best; `entry` is filled.
+    """Run seed 1 with all rates, if there are several, and the other seeds with the best on valid; `entry` is filled.
 
     `run(rate, seed)` trains a model and returns a function from a split to its scores.
     """
@@ -202,7 +202,8 @@ def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
     with_best_rate(runs.setdefault("joint", {}), seeds, lambda *given: run(list(sources), OWN, *given), stored)
     for kind in kinds or sources:
         for own, name in ((OWN, "alone, own batches"), (OWN * len(sources), "alone, all batches")):
-            if name.split()[1] not in budgets or own > OWN and max(score[kind] for score in runs["alone, own batches"][kind]["valid"].values()) >= SOLVED:
+            solved = own > OWN and max(score[kind] for score in runs["alone, own batches"][kind]["valid"].values()) >= SOLVED
+            if solved or name.split()[1] not in budgets:
                 continue
             entry = runs.setdefault(name, {}).setdefault(kind, {})
             rates = RATES if own == OWN else (runs["joint"]["rate"],)
