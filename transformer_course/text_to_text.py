@@ -6,7 +6,7 @@
 __all__ = ['NAMES', 'QUESTIONS', 'TextTask', 'facts_of', 'story_tasks', 'story_split', 'held_out', 'Buckets', 'GatedFeedForward',
            't5', 'sentinel_tokens', 'sentinel_ids', 'corrupt_spans', 'restore_spans', 'SpanBatches']
 
-# %% ../nbs/33_text_to_text.ipynb #d32e7a43
+# %% ../nbs/33_text_to_text.ipynb #cell-4
 import hashlib
 import math
 import random
@@ -28,7 +28,7 @@ from .seq2seq import embedding_table
 from .text import EOS, PAD, Tokenizer
 from .transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
 
-# %% ../nbs/33_text_to_text.ipynb #92be53c6
+# %% ../nbs/33_text_to_text.ipynb #cell-11
 NAMES = WOMEN + MEN
 QUESTIONS = {"name": "who went out ?", "place": "where was it ?", "thing": "what was bought ?"}
 
@@ -51,7 +51,7 @@ def facts_of(story: str) -> dict[str, str]:
                              f"one of {', '.join(options)}")
     return found
 
-# %% ../nbs/33_text_to_text.ipynb #901a4b05
+# %% ../nbs/33_text_to_text.ipynb #cell-12
 def story_tasks(story: str) -> list[TextTask]:
     """Three questions and a short version; the last sentence, which repeats the facts, is left out."""
     facts, body = facts_of(story), story.partition("in the evening ")[0].strip()
@@ -60,7 +60,7 @@ def story_tasks(story: str) -> list[TextTask]:
     short = f"{facts['name']} bought a {facts['thing']} at the {facts['place']}"
     return [*tasks, TextTask("shorten", f"shorten : {body}", short)]
 
-# %% ../nbs/33_text_to_text.ipynb #47060a77
+# %% ../nbs/33_text_to_text.ipynb #cell-15
 def story_split(story: str) -> str:
     """Where the story's combination of name, place and thing belongs: "test", "valid" or "train"."""
     facts = facts_of(story)
@@ -72,7 +72,7 @@ def held_out(story: str) -> bool:
     """Whether the story's combination of name, place and thing is kept for the test."""
     return story_split(story) == "test"
 
-# %% ../nbs/33_text_to_text.ipynb #cell-45
+# %% ../nbs/33_text_to_text.ipynb #cell-56
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
@@ -135,7 +135,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #cell-46
+# %% ../nbs/33_text_to_text.ipynb #cell-57
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -177,7 +177,7 @@ def t5(
         Output(table if tied else nn.Linear(d_model, words, bias=False)),
         pad_id, bos_id=pad_id, eos_id=eos_id)
 
-# %% ../nbs/33_text_to_text.ipynb #cell-47
+# %% ../nbs/33_text_to_text.ipynb #cell-58
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:
     """Names of marks for `Tokenizer.train(specials=…)`: the first gap's comes last, so its id is the highest.
 
@@ -256,7 +256,7 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinels: Seque
                          f"the source needs {wanted}")
     return [token for place in source for token in (spans[place] if place in marks else [place])]
 
-# %% ../nbs/33_text_to_text.ipynb #ff9e8ea6
+# %% ../nbs/33_text_to_text.ipynb #cell-59
 @dataclass(frozen=True)
 class SpanBatches:
     """Span corruption of plain texts as batches for `fit`: each epoch cuts other gaps.
