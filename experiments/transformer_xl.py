@@ -7,8 +7,8 @@ memory. Each model has a rate of its own: the first one, doubled until that is w
 loss of each test word from exactly c words, for several c, which says how much context a model can use.
 characters: tinyshakespeare in characters (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA), L = 32; no
 memory, and a memory of 96. Rates as above, with a third of the steps, on the first 30,000 characters of `valid`.
-cost: untrained networks read a text in windows moved by one word, in windows that overlap by half, and in a stream that keeps keys
-and values of as many words; seconds of the processor for each scored word, and multiply-adds.
+cost: untrained networks read a text in windows of W words moved by one word, in windows of W that overlap by half, and in a stream that
+keeps keys and values of W words and reads W/2 at a time; time of the processor for each scored word, and multiply-adds.
 `test` is only scored. Writes results/transformer_xl.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
@@ -33,7 +33,7 @@ SETTINGS = {"micro": {"length": 16, "rows": 32, "steps": 900, "tried": 450, "fir
 MODELS = {"micro": {"segments": (16, 0), "memory 16": (16, 16), "memory 48": (16, 48), "segments of 64": (64, 0)},
           "characters": {"segments": (32, 0), "memory 96": (32, 96)}}
 CONTEXTS = (2, 4, 8, 16, 24, 32, 48, 64)
-LENGTHS, AT_ONCE = (16, 32, 64, 128, 256, 512, 1024), 32
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 
 
 def micro_text():
@@ -132,20 +132,21 @@ def cost(words=65):
         sizes = SETTINGS["characters"]["sizes"]
         model = TransformerXL(words, memory=W, same_length=True, **sizes).eval()
         plain = TransformerLM(words, positions="none", **sizes).eval()                      # windows need no distances: the cheapest rival
-        ids = torch.randint(3, words, (3 * W + 2 * AT_ONCE + 1,))
-        single, n = ids[:W + 1 + min(32, W)], len(ids) - 1
+        ids = torch.randint(3, words, (max(2048, 4 * W) + 1,))
+        windows = 2048 // W if W < 64 else 32
+        n, few = len(ids) - 1, ids[:W + windows]                                            # `few`: one window, then moved by one
         with torch.no_grad():
             found[W] = {
-                "moved by one": {"microseconds": timed(lambda: window_losses(plain, single, W, 1, rows=1), min(32, W) + 1),
+                "moved by one": {"microseconds": timed(lambda: window_losses(plain, few, W, 1, rows=1), windows),
                                  "multiply-adds": multiply_adds(plain, W, scored=1)},
                 "half overlap": {"microseconds": timed(lambda: window_losses(plain, ids, W, W // 2, rows=1), n),
                                  "multiply-adds": multiply_adds(plain, W, scored=W // 2) / (W // 2)},
-                "stream": {"microseconds": timed(lambda: stream_losses(model, ids, AT_ONCE), n),
-                           "multiply-adds": multiply_adds(model.lm, AT_ONCE, W) / AT_ONCE},
-                "stream, projected again": {"microseconds": timed(lambda: stream_losses(model, ids, AT_ONCE, project=True), n),
-                                            "multiply-adds": multiply_adds(model.lm, AT_ONCE, W, project=True) / AT_ONCE}}
+                "stream": {"microseconds": timed(lambda: stream_losses(model, ids, W // 2), n),
+                           "multiply-adds": multiply_adds(model.lm, W // 2, W) / (W // 2)},
+                "stream, projected again": {"microseconds": timed(lambda: stream_losses(model, ids, W // 2, project=True), n),
+                                            "multiply-adds": multiply_adds(model.lm, W // 2, W, project=True) / (W // 2)}}
         print(W, found[W], flush=True)
-    return {"at once": AT_ONCE, "sizes": sizes, "words": words, "lengths": found}
+    return {"sizes": sizes, "words": words, "lengths": found}
 
 
 def main() -> None:
