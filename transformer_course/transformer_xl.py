@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from .attention import KEY_VALUE
 from .distances import InAttention
 from .functional import causal_mask
-from .positions import sinusoids
+from .positions import Sinusoidal
 from .transformer import EncoderLayer, State
 from .transformer_lm import TransformerLM
 
@@ -55,16 +55,15 @@ class RelativeXL(InAttention):
         super().__init__()
         if d_model % n_heads:
             raise ValueError(f"RelativeXL: n_heads={n_heads} does not divide d_model={d_model}")
-        self.d_model, self.n_heads = d_model, n_heads
+        self.n_heads, self.sines = n_heads, Sinusoidal(d_model)
         self.project = nn.Linear(d_model, d_model, bias=False)                              # W^{K,R}
         nn.init.xavier_uniform_(self.project.weight)
         self.u, self.v = (nn.Parameter(torch.zeros(n_heads, 1, d_model // n_heads)) for bias in "uv")
 
-    def codes(self, S: int, device: torch.device | None = None) -> Tensor:   # (H, S, K)
+    def codes(self, S: int) -> Tensor:   # (H, S, K)
         "Of the distances S - 1 … 0, projected: from the largest down."
-        distances = torch.arange(S - 1, -1, -1, device=device)
-        sines = sinusoids(distances, self.d_model).to(self.project.weight.dtype)            # (S, D)
-        return self.project(sines).unflatten(-1, (self.n_heads, -1)).transpose(0, 1)
+        projected = self.project(self.sines(0, S).flip(0))                                  # (S, D)
+        return projected.unflatten(-1, (self.n_heads, -1)).transpose(0, 1)
 
     def ask(self, query: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K)
         "The query for words: q + u."
@@ -84,7 +83,7 @@ class RelativeXL(InAttention):
         if start + T != S:
             raise ValueError(f"RelativeXL: {T} queries from position {start} do not end with the last of "
                              f"{S} keys")
-        scores = (query + self.v) @ self.codes(S, query.device).mT / math.sqrt(query.shape[-1])
+        scores = (query + self.v) @ self.codes(S).mT / math.sqrt(query.shape[-1])
         return shift(scores).masked_fill(~causal_mask(S, query.device)[start:], -torch.inf)
 
 # %% ../nbs/31_transformer_xl.ipynb #cell-5
