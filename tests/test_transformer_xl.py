@@ -375,6 +375,8 @@ def test_operations_are_what_pytorch_counts(new, old, project):
             hidden = (model.read(tokens[:, old:old + new], memory) if project or not old else model.go_on(tokens[:, old:old + new], state))[0]
             model.lm.output(hidden[:, -2:])
     assert counter.get_total_flops() == 2 * multiply_adds(model.lm, new, old, min(2, new), project)
+    projections = sum(layer.self_attention.places.codes(old + new).numel() * D for layer in model.lm.stack.layers)
+    assert multiply_adds(model.lm, new, old) - multiply_adds(model.lm, new, old, codes=False) == projections
 
 
 # bad input

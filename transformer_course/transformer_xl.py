@@ -391,6 +391,7 @@ def multiply_adds(
     old: int = 0,                 # words before them, whose keys and values are kept
     scored: int | None = None,    # words whose next word is scored; None: all new ones
     project: bool = False,        # the old words' keys and values are computed again
+    codes: bool = True,           # the codes of the distances are computed, too
 ) -> int:
     "Multiplications, each with an addition, in the matrix products of one pass over one text."
     D, V, total = model.embedding.weight.shape[1], len(model.output.weight), 0
@@ -401,5 +402,6 @@ def multiply_adds(
         total += 2 * new * (old + new) * width                                  # scores; mean of the values
         total += 2 * old * D * width if project else 0
         if isinstance(attention.places, RelativeXL):
-            total += (old + new) * D * D + new * (old + new) * width            # codes; scores of the distances
+            total += new * (old + new) * width                                  # scores of the distances
+            total += (old + new) * D * D if codes else 0
     return total + (new if scored is None else scored) * D * V
