@@ -6,7 +6,7 @@
 __all__ = ['Memory', 'visible', 'shift', 'RelativeXL', 'RecentCache', 'TransformerXL', 'remembered', 'StreamBatches', 'Streaming',
            'stream_losses', 'multiply_adds']
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-3
+# %% ../nbs/31_transformer_xl.ipynb #cell-4
 import hashlib
 import math
 import random
@@ -25,7 +25,7 @@ from .positions import Sinusoidal
 from .transformer import EncoderLayer, State
 from .transformer_lm import TransformerLM
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-4
+# %% ../nbs/31_transformer_xl.ipynb #cell-25
 def visible(
     old: int,                   # words before these
     new: int,                   # T
@@ -40,7 +40,7 @@ def visible(
 def shift(
     scores: Tensor,   # (..., T, S): row i holds the scores of the distances S - 1, S - 2 … 0
 ) -> Tensor:          # (..., T, S): row i holds those of the keys 0 … S - 1
-    """Move each row so that distances become keys; the last row belongs to the last key [Dai et al. 2019, App. B].
+    """Move each row so that distances become keys; the last row is the last key's [Dai et al. 2019, App. B].
 
     With a zero before it, each row is one longer than the rows it is read in again. So each row begins one
     distance higher than the row above it. What lies right of the diagonal means nothing: mask it.
@@ -51,7 +51,7 @@ def shift(
 
 
 class RelativeXL(InAttention):
-    """Distances as sines with a projection of their own, and two biases for the query [Dai et al. 2019, §3.3].
+    """Distances as sines with a matrix of their own, and two biases for the query [Dai et al. 2019, §3.3].
 
     For causal attention: later keys get the score -inf.
     Raises ValueError if n_heads does not divide d_model.
@@ -96,7 +96,7 @@ class RelativeXL(InAttention):
         scores = (query + self.v) @ self.codes(S).mT / math.sqrt(query.shape[-1])
         return shift(scores).masked_fill(~visible(start, T, device=query.device), -torch.inf)
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-5
+# %% ../nbs/31_transformer_xl.ipynb #cell-26
 Memory = tuple[Tensor, ...]   # for each layer its inputs at the last words, (B, M, D); () is an empty memory
 
 
@@ -126,7 +126,7 @@ class RecentCache:
             return self
         return replace(self, keys=self.keys.index_select(0, rows), values=self.values.index_select(0, rows))
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-6
+# %% ../nbs/31_transformer_xl.ipynb #cell-27
 class TransformerXL(nn.Module):
     """A language model that reads a text in segments and remembers those before [Dai et al. 2019].
 
@@ -144,7 +144,7 @@ class TransformerXL(nn.Module):
         n_layers: int = 4,
         memory: int = 64,            # M, words; 0: none
         same_length: bool = False,   # each word reads exactly M words, itself included, wherever it stands
-        **options: Any,              # of `TransformerLM`; its positions are `RelativeXL` unless they say otherwise
+        **options: Any,              # of `TransformerLM`; positions: `RelativeXL` unless they say otherwise
     ):
         super().__init__()
         options = {"positions": partial(RelativeXL, d_model, n_heads)} | options
@@ -164,12 +164,12 @@ class TransformerXL(nn.Module):
         if not isinstance(memory, int) or isinstance(memory, bool) or memory < least:
             raise ValueError(f"TransformerXL: memory must be a whole number from {least}, not {memory!r}")
         if memory and lm.embedding.positions is not None:
-            raise ValueError("TransformerXL: positions that are added to the words give an old word and a new "
-                             "one the same number: use distances, as RelativeXL")
+            raise ValueError("TransformerXL: positions that are added to the words give an old word and "
+                             "a new one the same number: use distances, as RelativeXL")
         if memory and any(type(layer.self_attention.places).turn is not InAttention.turn
                           for layer in lm.stack.layers):
-            raise ValueError("TransformerXL: kept keys that were turned by their place cannot get another one: "
-                             "use positions that add a bias, as RelativeXL")
+            raise ValueError("TransformerXL: kept keys that were turned by their place cannot get another "
+                             "one: use positions that add a bias, as RelativeXL")
         self.lm, self.memory, self.same_length = lm, memory, same_length
         self.pad_id, self.bos_id, self.eos_id = lm.pad_id, lm.bos_id, lm.eos_id
 
@@ -201,7 +201,7 @@ class TransformerXL(nn.Module):
         mask = visible(old, tokens.shape[1], width, tokens.device)                  # (T, old + T)
         x, inputs = self.lm.embedding(tokens), []
         for number, layer in enumerate(self.lm.stack.layers):
-            inputs.append(x.detach())                                               # nothing learns through it
+            inputs.append(x.detach())                                              # nothing learns through it
             cache = remembered(layer, memory[number]) if memory else None
             x, weights, cache = layer(x, mask, cache)
         return self.lm.stack.final_norm(x), self._remember(memory, inputs)
@@ -249,7 +249,8 @@ class TransformerXL(nn.Module):
         if src.shape[1] == 0:
             raise ValueError("TransformerXL.start: an empty prompt: begin with the start token")
         if self.pad_id not in (self.bos_id, self.eos_id) and (src == self.pad_id).any():
-            raise ValueError("TransformerXL.start: prompts of different lengths: give each length its own batch")
+            raise ValueError("TransformerXL.start: prompts of different lengths: "
+                             "give each length its own batch")
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
@@ -264,7 +265,7 @@ def remembered(layer: EncoderLayer, old: Tensor) -> Any:   # (B, M, D) -> a cach
     heads, residual = layer.self_attention.heads, layer.residuals[0]
     return layer.self_attention.new_cache().append(*heads.project(residual.before(old), KEY_VALUE))
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-7
+# %% ../nbs/31_transformer_xl.ipynb #cell-29
 @dataclass(frozen=True, eq=False)
 class StreamBatches:
     """One long text as parallel streams: row i of a batch goes on where row i of the batch before ended.
@@ -318,7 +319,7 @@ class StreamBatches:
         described = ("streams", self.ids.tolist(), self.length, self.rows)
         return hashlib.sha256(repr(described).encode()).hexdigest()
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-8
+# %% ../nbs/31_transformer_xl.ipynb #cell-32
 class Streaming(nn.Module):
     """Trains a TransformerXL on `StreamBatches` in the course's loop, with the memory carried along.
 
@@ -356,7 +357,7 @@ class Streaming(nn.Module):
                 kept[:, self.model.memory - new.shape[1]:] = new
         return loss
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-9
+# %% ../nbs/31_transformer_xl.ipynb #cell-33
 @torch.no_grad()
 def stream_losses(
     model: TransformerXL,       # in evaluation mode
@@ -384,9 +385,9 @@ def stream_losses(
         losses.append(F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none"))
     return torch.cat(losses, dim=1).flatten()[:last]
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-10
+# %% ../nbs/31_transformer_xl.ipynb #cell-42
 def multiply_adds(
-    model: TransformerLM,         # or the `lm` of a TransformerXL; with `RelativeXL` positions, or with none inside
+    model: TransformerLM,         # or the `lm` of a TransformerXL; inside attention `RelativeXL`, or nothing
     new: int,                     # T, words that are read at once
     old: int = 0,                 # words before them, whose keys and values are kept
     scored: int | None = None,    # words whose next word is scored; None: all new ones
