@@ -1,6 +1,6 @@
 """What pre-training a small BERT is worth: accuracy against the number of labels, and which part of it helps.
 
-    python experiments/bert.py
+    python experiments/bert.py                 # or --only labels, --only parts
 
 Two layers of width 64, made from seeds. *labels*: micro-reviews, from scratch and from two pre-trainings: on micro-text (hidden words
 and the second segment), and on micro-text and the reviews of train without their labels (of those hidden words only: a review is
@@ -266,13 +266,14 @@ def done(part: str, name: str, seed: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.parse_args()
+    parser.add_argument("--only", nargs="+", default=["labels", "parts"], choices=["labels", "parts"])
+    only = parser.parse_args().only
     torch.set_num_threads(1)
     data = Reviews()
     plan = [("labels", name, seed, LABELS) for seed in SEEDS for name in STARTS]
     plan += [("parts", name, seed, PART_LABELS) for seed in PART_SEEDS for name in PARTS]     # "as it is" is among the labels' runs
     for part, name, seed, labels in plan:
-        if not done(part, name, seed):
+        if part in only and not done(part, name, seed):
             note(part, name, *reviews_run(data, (STARTS | PARTS)[name], seed, labels))
 
 
