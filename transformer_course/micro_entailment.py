@@ -13,10 +13,11 @@ from itertools import product
 
 from .micro_reviews import MEN, WOMEN
 
-# %% ../nbs/32a_entailment.ipynb #39592df9
+# %% ../nbs/32a_entailment.ipynb #a78c7750
 PEOPLE = WOMEN[:4] + MEN[:4]
 VERBS = ("bought", "found", "lost", "sold")
-KINDS = {"toy": ("ball", "drum", "kite"), "tool": ("hammer", "ladder", "spade"), "garment": ("coat", "hat", "scarf")}
+KINDS = {"toy": ("ball", "drum", "kite"), "tool": ("hammer", "ladder", "spade"),
+         "garment": ("coat", "hat", "scarf")}
 LABELS = ("entailment", "contradiction", "neutral")
 _KIND_OF = {thing: kind for kind, things in KINDS.items() for thing in things}
 ENTAILS, CONTRADICTS, NEUTRAL = range(3)
@@ -53,7 +54,7 @@ def relation(
         return NEUTRAL
     return ENTAILS if known.negated == asked.negated else CONTRADICTS
 
-# %% ../nbs/32a_entailment.ipynb #231ed02f
+# %% ../nbs/32a_entailment.ipynb #e00903f0
 @dataclass(frozen=True)
 class SentencePair:
     """A premise, a hypothesis, and what the first says about the second."""
@@ -76,7 +77,7 @@ def _premises(words: tuple[str, ...], asked: Claim) -> dict[int, list[str]]:
     for order, negated in product((nouns, nouns[::-1]), (True, False)):
         claims = [Claim(one, verb, order[0], negated), Claim(other, verb, order[1], not negated)]
         texts = [claim.text() for claim in claims]
-        label = min(relation(claim, asked) for claim in claims)      # at most one of them speaks of the person
+        label = min(relation(claim, asked) for claim in claims)      # at most one is about that person
         found[label] += [" and ".join(texts), " and ".join(texts[::-1])]
     return found
 
@@ -123,12 +124,13 @@ def generate(
                 splits[split] += [SentencePair(*row, tags) for row in rows]
     return {split: splits[split] for split in ("train", "valid", "test")}
 
-# %% ../nbs/32a_entailment.ipynb #7df4d2d8
+# %% ../nbs/32a_entailment.ipynb #faa6b9fe
 def _read(clause: str) -> Claim:
     "A claim from its words."
     words = clause.split()
     if len(words) != 4 or words[2] not in ("a", "no"):
-        raise ValueError(f"judge: cannot read {clause!r}; a claim is a person, a verb, 'a' or 'no', and a noun")
+        raise ValueError(f"judge: cannot read {clause!r}; a claim is a person, a verb, 'a' or 'no', "
+                         "and a noun")
     return Claim(words[0], words[1], words[3], words[2] == "no")
 
 
