@@ -1,7 +1,7 @@
 """Sentence pairs for a small BERT: micro-entailment from scratch and after pre-training on the same pairs without labels.
 
     python experiments/entailment.py
-    python experiments/entailment.py --longer
+    python experiments/entailment.py --longer     # or --seeds 1
 
 The encoder is that of bert.py. Pre-training sees the pairs of train as two segments and no label: it guesses hidden words, and
 whether the hypothesis belongs to the premise. Three seeds; each draws its own labelled pairs. For every start the first seed tries
@@ -86,10 +86,11 @@ def noted() -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--longer", action="store_true")
-    longer = parser.parse_args().longer
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    given = parser.parse_args()
     torch.set_num_threads(1)
     data = Pairs()
-    for name, seed in [(name, seed) for seed in SEEDS for name in STARTS[:2]] + longer * [(STARTS[2], SEEDS[0])]:
+    for name, seed in [(name, seed) for seed in given.seeds for name in STARTS[:2]] + given.longer * [(STARTS[2], SEEDS[0])]:
         record = noted()
         entry = record["starts"].setdefault(name, {"pretraining": [], "runs": []})
         if any(about["seed"] == seed for about in entry["pretraining"]):
