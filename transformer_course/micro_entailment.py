@@ -6,14 +6,14 @@
 __all__ = ['PEOPLE', 'VERBS', 'KINDS', 'LABELS', 'ENTAILS', 'CONTRADICTS', 'NEUTRAL', 'Claim', 'relation', 'SentencePair',
            'generate', 'judge']
 
-# %% ../nbs/32a_micro_entailment.ipynb #d5eb6cf1
+# %% ../nbs/32a_micro_entailment.ipynb #cell-5
 import random
 from dataclasses import dataclass, field
 from itertools import product
 
 from .micro_reviews import MEN, WOMEN
 
-# %% ../nbs/32a_micro_entailment.ipynb #a78c7750
+# %% ../nbs/32a_micro_entailment.ipynb #cell-9
 PEOPLE = WOMEN[:4] + MEN[:4]
 VERBS = ("bought", "found", "lost", "sold")
 KINDS = {"toy": ("ball", "drum", "kite"), "tool": ("hammer", "ladder", "spade"),
@@ -54,7 +54,7 @@ def relation(
         return NEUTRAL
     return ENTAILS if known.negated == asked.negated else CONTRADICTS
 
-# %% ../nbs/32a_micro_entailment.ipynb #9fa364e4
+# %% ../nbs/32a_micro_entailment.ipynb #cell-12
 @dataclass(frozen=True)
 class SentencePair:
     """A premise, a hypothesis, and what the first says about the second."""
@@ -125,7 +125,7 @@ def generate(
                 misses = 0
     return {split: splits[split] for split in ("train", "valid", "test")}
 
-# %% ../nbs/32a_micro_entailment.ipynb #faa6b9fe
+# %% ../nbs/32a_micro_entailment.ipynb #cell-15
 def _read(clause: str) -> Claim:
     "A claim from its words."
     words = clause.split()
