@@ -4,7 +4,7 @@
 
 Two layers of width 64, made from seeds. *labels*: micro-reviews, from scratch and from two pre-trainings: on micro-text (hidden words
 and the second segment), and on micro-text and the reviews of train without their labels (of those hidden words only: a review is
-one sentence). Five seeds; each draws its own labelled reviews. *parts*: the second pre-training with one thing changed, three seeds,
+one sentence). Five seeds; each draws its own labelled reviews. *parts*: the second pre-training with one thing changed, up to three seeds,
 256 labels; all are asked the same held-out puzzles. Each fine-tuning runs once with each of RATES: for every start and number of labels, a
 reader of the record takes the rate that is best on valid, mean over seeds; `test` is scored with all and chooses nothing. Writes
 results/bert.json after each pre-training and goes on where an earlier call stopped. One thread.
