@@ -10,6 +10,9 @@ doubled until that is worse on `valid` (seed 1, a third of the steps). `test` is
 named "pieces", one of 1,000 pieces of words (BPE); bits are always per character. Writes results/language_models.json
 after each run, and goes on where an earlier call stopped. One thread.
 
+Transformer-XL, "xl", has a memory as long as a segment. It reads the same number of segments in a batch, but each goes
+on where the one before it ended; `test` is scored without a memory (in segments) and with it, in one piece.
+
 `--costs` times one training step of all models in turns, in one process, and reports the median over rounds. Memory is
 what a fresh process grows by at most, from before the model is made until it has done three training steps.
 """
@@ -34,6 +37,7 @@ from transformer_course.recipe import linear_decay
 from transformer_course.text import Tokenizer
 from transformer_course.training import Settings, adam, evaluate_loss, fit
 from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from timing import grown, interleaved, summary    # noqa: E402
@@ -64,11 +68,18 @@ class Row:
     make: Callable[[int], nn.Module]   # number of tokens -> model
     first_rate: float                  # then twice, four times ...
     unit: str = "characters"           # or "pieces"
-    recurrent: bool = False
+    reads_on: bool = False             # the text can be read in one piece
+
+
+def batches(model, ids, rows=ROWS):
+    """What a model learns from, and the module that the training loop gets: itself, or itself with its memory."""
+    if isinstance(model, TransformerXL):
+        return StreamBatches(ids, LENGTH, rows), Streaming(model, rows)
+    return SegmentBatches(ids, LENGTH, rows), model
 
 
 def recurrent(cell: str, d_hidden: int, first_rate: float, unit: str = "characters") -> Row:
-    return Row(lambda words: Reader(words, cell, d_hidden), first_rate, unit, recurrent=True)
+    return Row(lambda words: Reader(words, cell, d_hidden), first_rate, unit, reads_on=True)
 
 
 def transformer(positions: str, unit: str = "characters") -> Row:
@@ -78,6 +89,7 @@ def transformer(positions: str, unit: str = "characters") -> Row:
 
 MODELS = {"rnn": recurrent("rnn", 416, 0.001), "gru": recurrent("gru", 224, 0.005), "lstm": recurrent("lstm", 192, 0.005),    # about as many
           "learned": transformer("learned"), "rotary": transformer("rotary"),                                                 # parameters each
+          "xl": Row(lambda words: TransformerXL(words, d_model=96, n_heads=4, n_layers=3, d_ff=288, memory=LENGTH, dropout=0.0), 0.006, reads_on=True),
           "gru, pieces": recurrent("gru", 224, 0.005, "pieces"), "rotary, pieces": transformer("rotary", "pieces")}
 
 
@@ -86,8 +98,9 @@ def train(name, rate, seed, steps, words, ids):
     torch.manual_seed(seed)
     model, begun = MODELS[name].make(words), time.perf_counter()
     settings = Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest")
-    fit(model, SegmentBatches(ids["train"], LENGTH, ROWS), linear_decay(rate, 100), steps=steps, progress=False, settings=settings)
-    return model, time.perf_counter() - begun
+    source, trained = batches(model, ids["train"])
+    fit(trained, source, linear_decay(rate, 100), steps=steps, progress=False, settings=settings)
+    return model.eval(), time.perf_counter() - begun
 
 
 def run(name, rate, seed, words, ids, characters):
@@ -98,7 +111,9 @@ def run(name, rate, seed, words, ids, characters):
     found = {"seed": seed, "rate": rate, "seconds": round(seconds, 1), "segments": bits(segments),
              "half overlap": bits(window_losses(model, ids["test"], LENGTH, LENGTH // 2)),
              "by position": [round(segments[k::LENGTH].mean().item(), 3) for k in range(LENGTH)]}
-    if MODELS[name].recurrent:
+    if isinstance(model, TransformerXL):
+        found["one piece"] = bits(stream_losses(model, ids["test"], LENGTH))
+    elif MODELS[name].reads_on:
         with torch.no_grad():
             logits = model(ids["test"][None, :-1])[0]
         found["one piece"] = bits(nn.functional.cross_entropy(logits, ids["test"][1:], reduction="none"))
@@ -110,7 +125,10 @@ def own_rate(name, words, ids):
     losses, rate = {}, MODELS[name].first_rate
     while not losses or losses[rate / 2] == min(losses.values()):
         model = train(name, rate, 1, STEPS // 3, words, ids)[0]
-        losses[rate] = evaluate_loss(model, SegmentBatches(ids["valid"], LENGTH, ROWS))
+        if isinstance(model, TransformerXL):
+            losses[rate] = stream_losses(model, ids["valid"], LENGTH, rows=ROWS).mean().item()
+        else:
+            losses[rate] = evaluate_loss(model, SegmentBatches(ids["valid"], LENGTH, ROWS))
         print(f"{name} rate {rate}: {losses[rate]:.3f} nats on valid", flush=True)
         rate *= 2
     return min(losses, key=losses.get), losses
@@ -132,10 +150,9 @@ def count(words, ids):
 def stepper(make, words, ids, rows=ROWS):
     """A new model's training step on one batch, as a function."""
     torch.manual_seed(1)
-    model = make(words).train()
-    optimizer = adam(model)
-    source = SegmentBatches(ids, LENGTH, rows)
-    batch = source.collate(source.in_order()[0])
+    source, model = batches(make(words), ids, rows)
+    optimizer = adam(model.train())
+    batch = source.collate(source.in_order()[1])                # the second: a memory is full then
 
     def step():
         loss = model.loss(*batch)
