@@ -109,7 +109,7 @@ def copy_losses(
         second.append(losses[second_copy(periods, data.length)])
     return torch.cat(first).mean().item(), torch.cat(second).mean().item()
 
-# %% ../nbs/30a_induction.ipynb #0973d4eb
+# %% ../nbs/30a_induction.ipynb #f855e77f
 PLACES = {"letter before": lambda t, n: t - 1,          # where a letter of the second copy, at place t,
           "earlier copy": lambda t, n: t - n,           # may look, when a block has n letters
           "after the copy": lambda t, n: t - n + 1}
@@ -126,10 +126,8 @@ def attention_shares(
         tokens = rows[:, :-1]
         mask = causal_mask(tokens.shape[1], tokens.device)
         looks = torch.stack(model.stack(model.embedding(tokens), mask, need_weights=True)[1])   # (L, B, H, T, T)
-        row, t = second_copy(periods, data.length + 1)[:, :-1].nonzero(as_tuple=True)
-        t = t + 1                                             # the letter that is read, not the predicted one
-        inside = t < tokens.shape[1]
-        row, t = row[inside], t[inside]
+        row, t = second_copy(periods, data.length - 1).nonzero(as_tuple=True)
+        t = t + 1                                             # place 0 predicts letter 1, which is at place 1
         for name, place in PLACES.items():
             found[name].append(looks[:, row, :, t, place(t, periods[row])])                     # (n, L, H)
     return {name: torch.cat(parts).mean(0) for name, parts in found.items()}
