@@ -34,6 +34,7 @@ class Report:
     expected: str = ""
     got: str = ""
     hints: int = 0            # how many there are
+    where: str = ""           # the one place that has to change, and what is wrong there
     running: bool = False     # a call could not be stopped
     printed: str = ""         # what the function printed in this call
     good_for: str = ""        # after a pass: what that was good for
@@ -49,6 +50,7 @@ class Report:
             lines += [f"    {name} = {value}" for name, value in self.given]
         lines += [f"  expected {self.expected}"] if self.expected else []
         lines += [f"  got      {self.got}"] if self.got else []
+        lines += [f"  look here: {self.where}. The rest is right."] if self.where else []
         if self.hints and self.status in ("wrong", "error"):
             lines.append(f"  hint(1) gives a first hint ({self.hints} in all); "
                          "solution() unfolds the solution")

@@ -1,0 +1,108 @@
+"""The one change that makes an answer right: found for slips that are not on an exercise's list, and only for them."""
+import linecache
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from transformer_course.diagnosis import diagnose
+from transformer_course.exercise_notebooks import all_exercises, prepared
+from transformer_course.one_change import changes, one_change
+from transformer_course.safe_calls import TooLong
+
+
+def function(source, name):
+    """A function whose source can be had, as of one written in a notebook."""
+    file = f"<cell with {hash(source)}>"
+    linecache.cache[file] = len(source), None, source.splitlines(True), file
+    names = {"torch": torch, "math": math}
+    exec(compile(source, file, "exec"), names)
+    return names[name]
+
+
+CENTRED = "def centred(x):\n    mean = x.mean(-1, keepdim=True)\n    return (x - mean) / math.sqrt(x.shape[-1])\n"
+COUNTED = ("def counted(words, least):\n    found = {}\n    for word in words:\n        found[word] = found.get(word, 0) + 1\n"
+           "    return sorted((w, found[w]) for w in found if found[w] >= least)\n")
+CASES = {"centred": [torch.tensor([[1.0, 2.0, 6.0]]), torch.randn(2, 4, generator=torch.Generator().manual_seed(1))],
+         "counted": [["b", "a", "b", "c", "a", "b"]]}
+SLIPS = [
+    (CENTRED, "mean(-1", "mean(0", "`0` is the wrong number"),
+    (CENTRED, ", keepdim=True", "", "needs `keepdim=True`"),
+    (CENTRED, "x - mean", "mean - x", "`mean - x` has its two sides in the wrong order"),
+    (CENTRED, "x - mean", "x + mean", "`x + mean` has the wrong sign"),
+    (CENTRED, "(x - mean) / math", "x - mean / math", "has its brackets in the wrong place"),
+    (CENTRED, "math.sqrt(x.shape[-1])", "x.shape[-1]", "`x.shape[-1]` lacks a square root"),
+    (CENTRED, "x.mean", "x.sum", "should not use `sum`"),
+    (CENTRED, "x.shape[-1]", "x.shape[0]", "`0` is the wrong number"),
+    (COUNTED, ">= least", "> least", "is wrong for the limit itself"),
+    (COUNTED, "sorted((w", "list((w", "should not use `list`"),
+    (COUNTED, "found.get(word, 0)", "found.get(word, 1)", "`1` is the wrong number"),
+    (COUNTED, "\n    return sorted", "\n        return sorted", "belongs after the block in which it is"),
+    (COUNTED, "found = {}\n    for", "found = {}\n    words = words[2:]\n    for", "`2` is the wrong number"),
+    (COUNTED, "for w in found if", "for w in words if", "`words` is the wrong variable"),
+]
+
+
+def fails(fn, name, case):
+    arguments = (case.clone(),) if name == "centred" else (list(case), 2)
+    right = function(CENTRED if name == "centred" else COUNTED, name)(*arguments)
+    try:
+        found = fn(*arguments)
+        return not torch.equal(found, right) if name == "centred" else found != right
+    except Exception:
+        return True
+
+
+@pytest.mark.parametrize("source, old, new, told", SLIPS)
+def test_a_slip_is_found(source, old, new, told):
+    assert source.count(old) == 1
+    name = source[4:source.index("(")]
+    wrong = function(source.replace(old, new), name)
+    first = next(case for case in CASES[name] if fails(wrong, name, case))
+    found = one_change(wrong, lambda fn: fails(fn, name, first), lambda fn: not any(fails(fn, name, c) for c in CASES[name]))
+    assert found is not None and told in found
+
+
+def test_a_change_leaves_the_learners_function_as_it_is():
+    answer = function(COUNTED, "counted")
+    before = answer(*(CASES["counted"][0], 2))
+    code = {changed.__code__.co_code + repr(changed.__code__.co_consts).encode() for changed, told in changes(answer)}
+    assert len(code) > 50
+    assert answer(*(CASES["counted"][0], 2)) == before
+
+
+def test_there_is_nothing_to_say_without_source_or_about_two_slips():
+    assert list(changes(len)) == list(changes(lambda x: x)) == []
+    exec("def hidden(x):\n    return x + 1\n", names := {})
+    assert list(changes(names["hidden"])) == []
+    twice = function(CENTRED.replace("x - mean", "mean - x").replace("math.sqrt(x.shape[-1])", "7.5"), "centred")
+    case = CASES["centred"][1]
+    assert one_change(twice, lambda fn: fails(fn, "centred", case), lambda fn: not fails(fn, "centred", case)) is None
+
+
+def test_endless_changes_end_the_search():
+    def still_fails(fn):
+        calls.append(fn)
+        raise TooLong
+    calls = []
+    assert one_change(function(COUNTED, "counted"), still_fails, lambda fn: True) is None and len(calls) == 3
+
+
+def test_the_report_names_the_place_and_only_if_all_checks_pass_then():
+    exercise = all_exercises()["steady_softmax"]
+    body = "def steady_softmax(scores):\n    e = torch.exp(scores - scores.amax({}, keepdim=True))\n    return e / e.sum(-1, keepdim=True){}\n"
+    slip = diagnose(function(body.format(-1, " * 2"), "steady_softmax"), exercise, listed=False)
+    assert slip.status == "wrong" and "`2` is the wrong number" in slip.where and f"look here: {slip.where}" in repr(slip)
+    two = diagnose(function(body.format(-1, " * 2 + 0.7"), "steady_softmax"), exercise, listed=False)
+    assert two.status == "wrong" and two.where == "" and "look here" not in repr(two)
+    right = diagnose(function(body.format(-1, ""), "steady_softmax"), exercise)
+    assert right.status == "passed" and right.where == ""
+
+
+def test_a_listed_mistake_is_named_and_no_change_is_looked_for():
+    exercise = all_exercises()["steady_softmax"]
+    ready = prepared(exercise)
+    message, (source, *others) = next(iter(ready.mistakes.items()))
+    found = diagnose(function("import torch\nfrom torch import Tensor\n" + source, "steady_softmax"), replace(exercise))
+    assert found.reason == message and found.where == ""
