@@ -1,7 +1,7 @@
 """Language models with the same text, steps and batches: counted, recurrent, and Transformers.
 
     python experiments/language_models.py --seeds 1 2 3
-    python experiments/language_models.py --costs             (speed and memory of what is in the record; a quiet machine)
+    python experiments/language_models.py --costs             (speed and memory of a training step, on a quiet machine)
 
 The text is tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA). All networks
 are trained on the same segments of 64 tokens, without dropout, with the same number of steps, and a rate of its own:
@@ -228,7 +228,7 @@ def main() -> None:
     if not record["ngrams"]:
         store(record | {"ngrams": count(letters["words"], letters["ids"])})
     if given.costs:
-        found = costs([name for name in MODELS if name in stored()["models"]], data)
+        found = costs([name for name, row in MODELS.items() if row.unit == "characters" or name in stored()["models"]], data)
         store(stored() | {"costs": found})
         return
     for name in given.models:
