@@ -1,7 +1,7 @@
 """Language models with the same text, steps and batches: counted, recurrent, and Transformers.
 
     python experiments/language_models.py --seeds 1 2 3
-    python experiments/language_models.py --costs             (speed and memory of a training step, on a quiet machine)
+    python experiments/language_models.py --costs             (speed and memory of a training step)
 
 The text is tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA). All networks
 are trained on the same segments of 64 tokens, without dropout, with the same number of steps, and a rate of its own:
@@ -13,8 +13,9 @@ after each run, and goes on where an earlier call stopped. One thread.
 Transformer-XL, "xl", has a memory as long as a segment. It reads the same number of segments in a batch, but each goes
 on where the one before it ended; `test` is scored without a memory (in segments) and with it, in one piece.
 
-`--costs` times one training step of all models in turns, in one process, and reports the median over rounds. Memory is
-what a fresh process grows by at most, from before the model is made until it has done three training steps.
+`--costs` times one training step of all models in turns, in one process, and reports the median over rounds, in seconds
+of the processor, so that other programs on the machine disturb it less. Memory is what a fresh process grows by at
+most, from before the model is made until it has done three training steps.
 """
 import argparse
 import json
@@ -40,7 +41,7 @@ from transformer_course.transformer_lm import SegmentBatches, TransformerLM, win
 from transformer_course.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from timing import grown, interleaved, summary    # noqa: E402
+from timing import grown, summary    # noqa: E402
 
 LENGTH, ROWS, STEPS, ROUNDS, PIECES = 64, 24, 1500, 15, 1000
 NAME, CPU = "language_models", torch.device("cpu")
@@ -175,10 +176,21 @@ def needed(name, words, ids) -> float:
     return grown(call, 3, CPU)
 
 
+def in_turns(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Processor seconds of each step, round by round, after one round that does not count; each round begins with another."""
+    seconds, names = {name: [] for name in steps}, list(steps)
+    for turn in range(rounds + 1):
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            begun = time.process_time()
+            steps[name]()
+            seconds[name] += [time.process_time() - begun] * (turn > 0)
+    return seconds
+
+
 def costs(names, data) -> dict:
     """Speed of all models in turns, and the memory of each in a process of its own."""
     steps = {name: stepper(MODELS[name].make, data[MODELS[name].unit]["words"], data[MODELS[name].unit]["ids"]["train"]) for name in names}
-    found = summary(interleaved(steps, ROUNDS, CPU, threads=1), base="gru")
+    found = summary(in_turns(steps, ROUNDS), base="gru")
     for name, row in found.items():
         part = data[MODELS[name].unit]
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
