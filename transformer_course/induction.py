@@ -6,7 +6,7 @@
 __all__ = ['PLACES', 'RepeatedBlocks', 'second_copy', 'first_copy', 'letter_losses', 'copy_losses', 'attention_shares',
            'without_heads']
 
-# %% ../nbs/30a_induction.ipynb #24af241a
+# %% ../nbs/30a_induction.ipynb #cell-4
 import hashlib
 import random
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from .functional import causal_mask, check_sizes
 from .text import SPECIALS
 
-# %% ../nbs/30a_induction.ipynb #f70e5f8a
+# %% ../nbs/30a_induction.ipynb #cell-7
 @dataclass(frozen=True)
 class RepeatedBlocks:
     """Rows of random letters, each a block that is repeated until the row is full, for `model.loss(tokens)`.
@@ -79,7 +79,7 @@ class RepeatedBlocks:
         "A hash of everything that decides the letters."
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
-# %% ../nbs/30a_induction.ipynb #22a2eab6
+# %% ../nbs/30a_induction.ipynb #cell-14
 def second_copy(periods: Tensor, length: int) -> Tensor:   # (B,) -> (B, T) bool
     "True where the predicted letter belongs to the second copy, without its first letter."
     target = torch.arange(1, length + 1, device=periods.device)
@@ -109,7 +109,7 @@ def copy_losses(
         second.append(losses[second_copy(periods, data.length)])
     return torch.cat(first).mean().item(), torch.cat(second).mean().item()
 
-# %% ../nbs/30a_induction.ipynb #f855e77f
+# %% ../nbs/30a_induction.ipynb #cell-23
 PLACES = {"letter before": lambda t, n: t - 1,          # where a letter of the second copy, at place t,
           "earlier copy": lambda t, n: t - n,           # may look, when a block has n letters
           "after the copy": lambda t, n: t - n + 1}
@@ -132,7 +132,7 @@ def attention_shares(
             found[name].append(looks[:, row, :, t, place(t, periods[row])])                     # (n, L, H)
     return {name: torch.cat(parts).mean(0) for name, parts in found.items()}
 
-# %% ../nbs/30a_induction.ipynb #3ffcc283
+# %% ../nbs/30a_induction.ipynb #cell-26
 @contextmanager
 def without_heads(
     model: nn.Module,                       # with `model.stack.layers`, such as a TransformerLM
