@@ -73,7 +73,7 @@ def language_models() -> str:
     found = record("language_models")
     costs = found["costs"]
     def counted(order, entry):
-        return [f"{order}-gram, counted (10a)", "–", "1", f"{entry['bits']:.3f}", "–", "–", "–"]
+        return [f"{order}-gram, counted (10a)", "–", "–", f"{entry['bits']:.3f}", "–", "–", "–"]
     def trained(name, model):
         of = lambda way: spread([run[way] for run in model["runs"]], 3)
         cost = costs["models"].get(name)
@@ -87,17 +87,17 @@ def language_models() -> str:
             "| tokens a second | megabytes")
     return f"""## Language models
 
-All networks read Shakespeare, cut into the same {found['rows']} segments of {found['length']} tokens for a
-step, for {found['steps']:,} steps. A token is a character unless the row says otherwise; bits are always per
-character. The n-grams count the whole training text once. Each rate was chosen on valid, Transformer-XL's
-is that of the rotary Transformer. The figures are of {found['scored']:,} characters of test: the mean over
-the seeds, with the lowest and the highest.
+All networks read Shakespeare for {found['steps']:,} steps, with {found['rows']} segments of {found['length']} tokens in
+a step. A token is a character unless the row says otherwise; bits are always per character. The n-grams count
+the whole training text once. The rate of each network was chosen on valid; Transformer-XL takes that of the
+rotary Transformer. The figures are of {found['scored']:,} characters of test: the mean over the seeds, with
+the lowest and the highest.
 
 *In segments*, a model knows nothing of the text before a segment. *With more context*, a Transformer reads
 windows that overlap by half, at twice the cost; a recurrent network reads the text in one piece; so does
-Transformer-XL, with a memory as long as a segment. Speed and memory are those of a training step: all
-models took turns in {costs['rounds']} rounds, and memory is what a fresh process grows by. The machine was
-not idle, so compare the rows and not the numbers of another page.
+Transformer-XL, with a memory as long as a segment. Speed and memory are those of a training step. All
+models took turns in {costs['rounds']} rounds; the seconds are the processor's, because other programs ran,
+too. Memory is what a fresh process grows by.
 
 {table(head, rows)}
 

@@ -63,7 +63,8 @@ class RepeatedBlocks:
     def draw(self, batch: str) -> tuple[Tensor, Tensor]:   # (B, T + 1) ids, (B,) lengths of the blocks
         "The rows of a batch, and after how many letters each repeats itself."
         dice, alphabet = random.Random(batch), range(len(SPECIALS), self.words)
-        blocks = [dice.sample(alphabet, dice.randint(self.shortest, self.longest)) for row in range(self.rows)]
+        blocks = [dice.sample(alphabet, dice.randint(self.shortest, self.longest))
+                  for row in range(self.rows)]
         rows = [[block[place % len(block)] for place in range(self.length + 1)] for block in blocks]
         return torch.tensor(rows), torch.tensor([len(block) for block in blocks])
 
@@ -109,7 +110,7 @@ def copy_losses(
         second.append(losses[second_copy(periods, data.length)])
     return torch.cat(first).mean().item(), torch.cat(second).mean().item()
 
-# %% ../nbs/30a_induction.ipynb #cell-23
+# %% ../nbs/30a_induction.ipynb #7e9c3e1b
 PLACES = {"letter before": lambda t, n: t - 1,          # where a letter of the second copy, at place t,
           "earlier copy": lambda t, n: t - n,           # may look, when a block has n letters
           "after the copy": lambda t, n: t - n + 1}
@@ -125,11 +126,12 @@ def attention_shares(
     for rows, periods in map(data.draw, data.in_order()):
         tokens = rows[:, :-1]
         mask = causal_mask(tokens.shape[1], tokens.device)
-        looks = torch.stack(model.stack(model.embedding(tokens), mask, need_weights=True)[1])   # (L, B, H, T, T)
+        looks = model.stack(model.embedding(tokens), mask, need_weights=True)[1]    # layers of (B, H, T, T)
         row, t = second_copy(periods, data.length - 1).nonzero(as_tuple=True)
         t = t + 1                                             # place 0 predicts letter 1, which is at place 1
         for name, place in PLACES.items():
-            found[name].append(looks[:, row, :, t, place(t, periods[row])])                     # (n, L, H)
+            there = place(t, periods[row])
+            found[name].append(torch.stack([look[row, :, t, there] for look in looks], dim=1))   # (n, L, H)
     return {name: torch.cat(parts).mean(0) for name, parts in found.items()}
 
 # %% ../nbs/30a_induction.ipynb #cell-26

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TransformerLM', 'SegmentBatches', 'window_losses', 'Nucleus', 'MinP', 'RepetitionPenalty']
 
-# %% ../nbs/30_transformer_lm.ipynb #eacaf126
+# %% ../nbs/30_transformer_lm.ipynb #cell-4
 import hashlib
 import random
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 from .transformer import Embedding, Encoder, Output, Parts, State
 
-# %% ../nbs/30_transformer_lm.ipynb #fafac472
+# %% ../nbs/30_transformer_lm.ipynb #cell-11
 class TransformerLM(nn.Module):
     """A Transformer without a source: each word reads itself and the words before it [Radford et al. 2018].
 
@@ -137,7 +137,7 @@ class TransformerLM(nn.Module):
         return self.output(hidden[:, 0]), state
 
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-18
+# %% ../nbs/30_transformer_lm.ipynb #cell-16
 @dataclass(frozen=True, eq=False)
 class SegmentBatches:
     """One long text in segments of equal length, for `model.loss(tokens)` [Al-Rfou et al. 2018].
@@ -197,7 +197,7 @@ class SegmentBatches:
         "A hash of the text and of the way it is cut."
         return hashlib.sha256(repr((self.ids.tolist(), self.length, self.rows)).encode()).hexdigest()
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-21
+# %% ../nbs/30_transformer_lm.ipynb #cell-19
 @torch.no_grad()
 def window_losses(
     model: nn.Module,             # a language model in evaluation mode: (B, T) ids -> logits (B, T, V)
@@ -231,7 +231,7 @@ def window_losses(
             losses[start + new:start + size] = row[new:]
     return losses
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-29
+# %% ../nbs/30_transformer_lm.ipynb #cell-31
 @dataclass(frozen=True)
 class Nucleus:
     """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
@@ -269,7 +269,7 @@ class MinP:
         least = logp.amax(-1, keepdim=True) + torch.tensor(self.share).log()
         return logp.masked_fill(logp < least, -torch.inf)
 
-# %% ../nbs/30_transformer_lm.ipynb #fd21a264
+# %% ../nbs/30_transformer_lm.ipynb #cell-34
 @dataclass(frozen=True)
 class RepetitionPenalty:
     """Make each word that was already written less likely: p becomes p^theta [Keskar et al. 2019, §4.1].
