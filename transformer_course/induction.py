@@ -110,7 +110,7 @@ def copy_losses(
         second.append(losses[second_copy(periods, data.length)])
     return torch.cat(first).mean().item(), torch.cat(second).mean().item()
 
-# %% ../nbs/30a_induction.ipynb #7e9c3e1b
+# %% ../nbs/30a_induction.ipynb #c52e0ad2
 PLACES = {"letter before": lambda t, n: t - 1,          # where a letter of the second copy, at place t,
           "earlier copy": lambda t, n: t - n,           # may look, when a block has n letters
           "after the copy": lambda t, n: t - n + 1}
@@ -131,7 +131,8 @@ def attention_shares(
         t = t + 1                                             # place 0 predicts letter 1, which is at place 1
         for name, place in PLACES.items():
             there = place(t, periods[row])
-            found[name].append(torch.stack([look[row, :, t, there] for look in looks], dim=1))   # (n, L, H)
+            shares = [look[row, :, t, there] for look in looks]                  # layers of (n, H)
+            found[name].append(torch.stack(shares, dim=1))
     return {name: torch.cat(parts).mean(0) for name, parts in found.items()}
 
 # %% ../nbs/30a_induction.ipynb #cell-26
