@@ -52,7 +52,7 @@ def dropout(
         return F.dropout(x, p)
     return (x * _keep_mask(x, cut)).mul_(256 / (256 - cut))
 
-# %% ../nbs/05_functional.ipynb #cell-25
+# %% ../nbs/05_functional.ipynb #cell-27
 class Dropout(nn.Module):
     """`dropout` as a module: active in training mode only."""
 
@@ -68,7 +68,7 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
-# %% ../nbs/05_functional.ipynb #cell-35
+# %% ../nbs/05_functional.ipynb #cell-37
 def smoothed_cross_entropy(
     logits: Tensor,          # (..., V)
     target: Tensor,          # (...) ids of the true words
@@ -96,7 +96,7 @@ def _check_loss(name: str, vectors: Tensor, target: Tensor, smoothing: float) ->
     if not 0 <= smoothing < 1:
         raise ValueError(f"{name}: smoothing must lie in [0, 1), not {smoothing}")
 
-# %% ../nbs/05_functional.ipynb #cell-42
+# %% ../nbs/05_functional.ipynb #cell-44
 class _ProjectedLoss(torch.autograd.Function):
     "Loss and gradients in one pass over chunks of rows; dz = softmax(z) - q is written over z."
 
@@ -141,7 +141,7 @@ class _ProjectedLoss(torch.autograd.Function):
         scaled = (None if d is None else d * gradient for d in ctx.saved_tensors)
         return *scaled, None, None, None, None
 
-# %% ../nbs/05_functional.ipynb #cell-43
+# %% ../nbs/05_functional.ipynb #cell-45
 def projected_loss(
     hidden: Tensor,             # (..., D) the model's last hidden vectors
     weight: Tensor,             # (V, D) the output projection
@@ -163,7 +163,7 @@ def projected_loss(
     losses = _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothings, pad_id, chunk)
     return torch.stack(losses) if isinstance(smoothing, tuple) else losses[0]
 
-# %% ../nbs/05_functional.ipynb #2790d042
+# %% ../nbs/05_functional.ipynb #96dbe850
 def check_sizes(
     owner: str,     # who is made, for the message
     **sizes: int,   # by name

@@ -20,10 +20,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 # %% ../nbs/01_text.ipynb #cell-25
 PAD, BOS, EOS, UNK = 0, 1, 2, 3                    # default ids; a pretrained model may have its own
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")    # in the order of their ids
+
+# %% ../nbs/01_text.ipynb #cell-26
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 KINDS = ("bpe", "words", "characters")
 
-# %% ../nbs/01_text.ipynb #cell-38
+# %% ../nbs/01_text.ipynb #cell-37
 def pad(
     sequences,                                # B lists of ids, of any lengths
     pad_id: int = PAD,
@@ -36,10 +38,10 @@ def pad(
     if not len(sequences):
         raise ValueError("sequences is empty: pad needs at least one list of ids")
     length = max(map(len, sequences))
-    rows = [[*row, *[pad_id] * (length - len(row))] for row in sequences]
+    rows = [list(row) + [pad_id] * (length - len(row)) for row in sequences]
     return torch.tensor(rows, dtype=torch.long, device=device)
 
-# %% ../nbs/01_text.ipynb #cell-40
+# %% ../nbs/01_text.ipynb #cell-39
 def source_ids(tokenizer: "Tokenizer", sentence: str) -> list[int]:
     """What an encoder reads: the ids of the sentence, then EOS."""
     return [*tokenizer.encode(sentence), tokenizer.eos_id]
@@ -49,7 +51,7 @@ def target_ids(tokenizer: "Tokenizer", sentence: str) -> list[int]:
     """What a decoder learns to write: BOS, the ids of the sentence, EOS."""
     return [tokenizer.bos_id, *tokenizer.encode(sentence), tokenizer.eos_id]
 
-# %% ../nbs/01_text.ipynb #cell-50
+# %% ../nbs/01_text.ipynb #cell-49
 def _merged(word: str, ranks: dict, dropout: float, draw) -> list[str]:
     """Cut a word by its merges, first learnt first, each skipped with probability `dropout` at every step."""
     symbols = list(word)
@@ -68,14 +70,14 @@ def _dropped(words: list[str], ids: dict, ranks: dict, dropout: float, draw) -> 
     return [i for piece in pieces
             for i in ([ids[piece]] if piece in ids else [ids[BYTES[byte]] for byte in piece.encode()])]
 
-# %% ../nbs/01_text.ipynb #cell-56
+# %% ../nbs/01_text.ipynb #cell-57
 def _normaliser():
     """NFC; any run of what `str.split` calls white space to one space; none at the ends; no literal ▁."""
     return normalizers.Sequence([
         normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"[\s\x1c-\x1f]+"), " "),
         normalizers.Replace("▁", "_"), normalizers.Strip()])
 
-# %% ../nbs/01_text.ipynb #cell-58
+# %% ../nbs/01_text.ipynb #cell-59
 def _train_bpe(sentences: list[str], size: int, specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
     """Byte-pair merges on normalised `sentences`, to at most `size` entries, with bytes to fall back on."""
     alphabet = set("▁").union(*sentences) - {" "}
@@ -98,7 +100,7 @@ def _train_bpe(sentences: list[str], size: int, specials: tuple[str, ...] = SPEC
         decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     return inner
 
-# %% ../nbs/01_text.ipynb #cell-60
+# %% ../nbs/01_text.ipynb #cell-61
 def _train_lookup(sentences: list[str], size: int, kind: str,
                   specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
     """The `size` most frequent words or characters of normalised `sentences`; the rest is unknown."""
@@ -120,7 +122,7 @@ def _train_lookup(sentences: list[str], size: int, kind: str,
         inner.decoder = decoders.Fuse()
     return inner
 
-# %% ../nbs/01_text.ipynb #cell-62
+# %% ../nbs/01_text.ipynb #cell-63
 def _checked(sentence: str) -> str:
     """The sentence, if it is text that can be written as UTF-8."""
     if not isinstance(sentence, str):
@@ -167,7 +169,7 @@ def _kind_of(inner: tokenizers.Tokenizer) -> str:
         return "bpe"
     return "words" if isinstance(inner.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else "characters"
 
-# %% ../nbs/01_text.ipynb #cell-64
+# %% ../nbs/01_text.ipynb #cell-65
 def _in_range(ids, size: int) -> list[int]:
     """The ids as a list, if all of them are in a vocabulary of this size."""
     ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
@@ -195,7 +197,7 @@ def _owners(pieces: list[str], kind: str, text: str) -> list[int]:
 def _file(path) -> Path:
     return Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
 
-# %% ../nbs/01_text.ipynb #cell-66
+# %% ../nbs/01_text.ipynb #cell-67
 class Tokenizer:
     """Sentences to token ids and back; `Tokenizer.train` or `Tokenizer.load` makes one.
 
