@@ -163,7 +163,7 @@ def projected_loss(
     losses = _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothings, pad_id, chunk)
     return torch.stack(losses) if isinstance(smoothing, tuple) else losses[0]
 
-# %% ../nbs/05_functional.ipynb #96dbe850
+# %% ../nbs/05_functional.ipynb #cell-51
 def check_sizes(
     owner: str,     # who is made, for the message
     **sizes: int,   # by name

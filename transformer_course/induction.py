@@ -110,7 +110,7 @@ def copy_losses(
         second.append(losses[second_copy(periods, data.length)])
     return torch.cat(first).mean().item(), torch.cat(second).mean().item()
 
-# %% ../nbs/30a_induction.ipynb #c52e0ad2
+# %% ../nbs/30a_induction.ipynb #cell-23
 PLACES = {"letter before": lambda t, n: t - 1,          # where a letter of the second copy, at place t,
           "earlier copy": lambda t, n: t - n,           # may look, when a block has n letters
           "after the copy": lambda t, n: t - n + 1}

@@ -6,7 +6,7 @@
 __all__ = ['Maker', 'KeyValue', 'Embedding', 'Output', 'SelfAttention', 'Parts', 'EncoderLayer', 'Encoder', 'CrossAttention',
            'DecoderLayer', 'Decoder', 'State', 'Transformer']
 
-# %% ../nbs/23_transformer.ipynb #8a0567c7
+# %% ../nbs/23_transformer.ipynb #cell-4
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -288,7 +288,7 @@ class State:
         mask = None if self.source_mask is None else self.source_mask.index_select(0, rows)
         return State(tuple(cache.select(rows) for cache in self.caches), source, mask)
 
-# %% ../nbs/23_transformer.ipynb #708943fb
+# %% ../nbs/23_transformer.ipynb #cell-36
 class Transformer(nn.Module):
     """The Transformer [Vaswani et al. 2017]; the defaults are the paper's base model.
 
