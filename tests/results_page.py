@@ -202,6 +202,27 @@ more changes than were run.
 {source("small_data")}"""
 
 
+def attention_controls() -> str:
+    found = record("attention_controls")
+    names = {"additive": "additive attention", "additive-uniform": "the same, equal weights",
+             "additive-last": "the same, last annotation only"}
+    groups = list(found["models"]["additive"]["runs"][0]["by_length"])
+    def row(name, model):
+        of = lambda figure, digits: spread([figure(run) for run in model["runs"]], digits)
+        return [names[name], f"{model['parameters']:,}", model["rate"], of(lambda run: run["valid"], 2), of(lambda run: run["bleu"], 1),
+                *(of(lambda run: run["by_length"][group][1], 1) for group in groups)]
+    head = "model | parameters | rate | loss on valid | BLEU | " + " | ".join(f"{group} words" for group in groups)
+    return f"""## What attention is worth on captions
+
+Multi30k from English to German, preset `tiny`, {found['steps']:,} batches of {found['batch_tokens']:,} tokens. The three
+models differ only in the weights of the sum over the source. The rate of each is the better of two on valid.
+BLEU is of test 2016, with a beam of five, as a whole and by the length of the English sentence.
+
+{table(head, (row(*item) for item in found["models"].items()))}
+
+{source("attention_controls")}"""
+
+
 def after_training() -> str:
     parts = []
     for name, found in named("after_training_").items():
@@ -401,8 +422,8 @@ def showing(name: str) -> list[Path]:
 
 def page() -> str:
     """All of docs/results.md."""
-    sections = (opening, scoreboard, language_models, demo, captions, small_data, after_training, training_step, decoding,
-                decoding_step, not_reached, all_records)
+    sections = (opening, scoreboard, language_models, demo, captions, attention_controls, small_data, after_training,
+                training_step, decoding, decoding_step, not_reached, all_records)
     return re.sub(r"\n{3,}", "\n\n", "\n\n".join(section() for section in sections)) + "\n"
 
 

@@ -18,7 +18,7 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 # %% ../nbs/01_text.ipynb #cell-25
-PAD, BOS, EOS, UNK = 0, 1, 2, 3                    # default ids; a pretrained model may have its own
+PAD, BOS, EOS, UNK = 0, 1, 2, 3                    # default ids; a model from elsewhere may have others
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")    # in the order of their ids
 
 # %% ../nbs/01_text.ipynb #cell-26
@@ -31,7 +31,7 @@ def pad(
     pad_id: int = PAD,
     device: torch.device | str | None = None,
 ) -> torch.Tensor:                            # (B, L) of int64, L the longest length
-    """A rectangle of ids from lists of different lengths, filled up at the right.
+    """A rectangle of ids from lists of different lengths, filled up on the right.
 
     Raises ValueError if there are no lists.
     """
