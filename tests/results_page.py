@@ -223,6 +223,27 @@ BLEU is of test 2016, with a beam of five, as a whole and by the length of the E
 {source("attention_controls")}"""
 
 
+def several_tasks() -> str:
+    found = record("text_to_text")["tasks"]
+    models, kinds = found["models"], {"question": "question", "shorten": "shorten", "opinion": "opinion",
+                                      "twins": "opinion", "translate": "translate"}
+    def cell(entry, score):
+        return spread([run["test"][score] for run in entry["runs"]], 1, 100) if entry else "–"
+    def row(score, kind):
+        alone = [models[name].get(kind) for name in ("alone, own batches", "alone, all batches")]
+        return [score, cell(models["joint"], score), *(cell(entry, score) for entry in alone)]
+    head = f"task | one model for all, {found['own']} batches of each | alone, {found['own']} batches | alone, {found['all']:,} batches"
+    return f"""## One model for several tasks
+
+A small T5 (lesson 33) learns four tasks in turn, or one alone, in batches of the same size. The figures are
+exact match on test in per cent, with the lowest and highest of the seeds. *Twins* are opinions on pairs of
+reviews with the same words and opposite labels. A figure without a range is of one seed.
+
+{table(head, (row(*item) for item in kinds.items()))}
+
+{source("text_to_text")}"""
+
+
 def after_training() -> str:
     parts = []
     for name, found in named("after_training_").items():
@@ -423,7 +444,7 @@ def showing(name: str) -> list[Path]:
 def page() -> str:
     """All of docs/results.md."""
     sections = (opening, scoreboard, language_models, demo, captions, attention_controls, small_data, after_training,
-                training_step, decoding, decoding_step, not_reached, all_records)
+                several_tasks, training_step, decoding, decoding_step, not_reached, all_records)
     return re.sub(r"\n{3,}", "\n\n", "\n\n".join(section() for section in sections)) + "\n"
 
 

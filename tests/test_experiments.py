@@ -17,6 +17,7 @@ import minilm    # noqa: E402
 import optimisers    # noqa: E402
 import rates    # noqa: E402
 import records    # noqa: E402
+import text_to_text    # noqa: E402
 from after_training import Ensemble, last_epochs, mean    # noqa: E402
 from small_data import RDrop    # noqa: E402
 
@@ -146,3 +147,37 @@ def test_few_labels_reads_the_chosen_rows_alone():
     wrong = x.clone()
     wrong[:20] = x[:20].flip(1) * 0
     assert abs(minilm.few_labels(wrong, y, 10, 1, slice(20, 40), slice(40, None)) - 0.5) < 0.1   # nothing to learn from
+
+
+def test_tasks_come_in_turn_and_each_gets_its_batches():
+    sources = [PairBatches([([4 + n, 5, 2], [0, 6 + i, 2]) for i in range(7)], 12) for n in range(3)]
+    batches = text_to_text.InTurn(sources, own=5)
+    plan = batches.plan(1, 0)
+    assert [n for n, batch in plan] == [0, 1, 2] * 5 and plan == batches.plan(1, 0) != batches.plan(2, 0)
+    for n, source in enumerate(sources):
+        mine = [batch for k, batch in plan if k == n]
+        epoch = len(source.plan(1, 0))
+        assert len(mine) == 5 and mine[:epoch] == source.plan(1, 0) and mine[epoch] == source.plan(1, 1)[0]
+        assert all(torch.equal(a, b) for a, b in zip(batches.collate((n, mine[0])), source.collate(mine[0])))
+        assert batches.tokens((n, mine[0])) == source.tokens(mine[0])
+
+
+def test_the_language_of_a_text_is_that_of_more_telling_words():
+    telling = text_to_text.telling_words({"de": ["Ein Mann in Paris.", "Ein Hund."], "fr": ["Un homme in Paris.", "Un chien"]})
+    assert telling == {"de": {"ein", "mann", "hund"}, "fr": {"un", "homme", "chien"}}
+    assert [text_to_text.language_of(text, telling) for text in ("EIN Hund, un ...", "un in Paris", "ein chien", "in Paris")] == ["de", "fr", None, None]
+
+
+def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
+    calls, entry = [], {}
+    def run(rate, seed):
+        calls.append((rate, seed))
+        def score(split):
+            calls.append((rate, seed, split))
+            return {"a": {2.5e-3: 0.2, 5e-3: 0.6}[rate], "b": 0.5}
+        return score
+    text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
+    assert entry["rate"] == 5e-3 and [r["seed"] for r in entry["runs"]] == [1, 2]
+    assert calls == [(2.5e-3, 1), (2.5e-3, 1, "valid"), (5e-3, 1), (5e-3, 1, "valid"), (5e-3, 1, "test"), (5e-3, 2), (5e-3, 2, "test")]
+    text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
+    assert len(calls) == 7                                            # nothing is run twice

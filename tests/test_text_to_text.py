@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from transformer_course.corpora import load
+from transformer_course.micro_reviews import PLACES, THINGS
 from transformer_course.search import greedy_search
 from transformer_course.text import PAD, Tokenizer
-from transformer_course.text_to_text import (Buckets, GatedFeedForward, corrupt_spans, facts_of, held_out, restore_spans, sentinel_ids,
-                                             sentinel_tokens, story_tasks, t5)
+from transformer_course.protocols import BatchSource
+from transformer_course.recipe import linear_decay
+from transformer_course.text_to_text import (NAMES, Buckets, GatedFeedForward, SpanBatches, corrupt_spans, facts_of, held_out,
+                                             restore_spans, sentinel_ids, sentinel_tokens, story_split, story_tasks, t5)
+from transformer_course.training import Settings, evaluate_loss, fit
 
 MARKS = [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]
 
@@ -120,6 +124,11 @@ def test_sentinels_go_from_the_top_downwards():
     (lambda: sentinel_tokens(0), "count must be at least 1, not 0"),
     (lambda: sentinel_ids(Tokenizer.train(["a b"], kind="words", size=20)), "the tokenizer has no sentinels"),
     (lambda: facts_of("on monday karel went to the harbour ."), "has no thing"),
+    (lambda: SpanBatches([], MARKS), "there are no texts"),
+    (lambda: SpanBatches([[4, 5], []], MARKS), "the text is empty"),
+    (lambda: SpanBatches([[4, 5, 6], [4, 999]], MARKS), "contains the sentinel 999"),
+    (lambda: SpanBatches([list(range(30))], MARKS, max_tokens=20), "max_tokens is 20"),
+    (lambda: SpanBatches([list(range(60))], MARKS[:3], rate=0.5), "10 gaps need 11 sentinels: only 3 were given"),
     (lambda: Buckets(3, True, n_buckets=2), "n_buckets"),
     (lambda: Buckets(3, True, n_buckets=7), "n_buckets"),
     (lambda: Buckets(3, True, 32, farthest=8), "farthest"),
@@ -141,7 +150,49 @@ def test_answers_are_in_the_story_and_the_last_sentence_is_not():
         assert all(answer.target in tasks[3].target.split() for answer in tasks[:3])
         for options in (answer.target for answer in tasks[:3]):
             assert tasks[3].source.split().count(options) == 1          # one place in the story holds the answer
-    kept = {tuple(facts_of(s).values()) for s in stories if held_out(s)}
-    seen = {tuple(facts_of(s).values()) for s in stories if not held_out(s)}
-    assert len(kept) > 50 and len(seen) > 250 and not kept & seen
-    assert {c[i] for c in kept for i in range(3)} <= {c[i] for c in seen for i in range(3)}
+    parts = {split: {tuple(facts_of(s).values()) for s in stories if story_split(s) == split} for split in ("train", "valid", "test")}
+    assert len(parts["test"]) > 50 and len(parts["valid"]) > 50 and len(parts["train"]) > 250
+    assert not parts["train"] & parts["test"] and not parts["train"] & parts["valid"] and not parts["valid"] & parts["test"]
+    for i in range(3):
+        assert {c[i] for c in parts["test"]} == {c[i] for c in parts["valid"]} == {c[i] for c in parts["train"]}
+    assert all(held_out(s) == (story_split(s) == "test") for s in stories)
+
+
+def test_the_split_is_the_sum_of_three_places():
+    told = "on monday {} went to the {} . he bought a {} for his mother ."
+    for i, name in enumerate(NAMES):
+        for j, place in enumerate(PLACES):
+            for k, thing in enumerate(THINGS):
+                wanted = "test" if (i + j + k) % 6 == 0 else "valid" if (i + j + k) % 6 == 1 else "train"
+                assert story_split(told.format(name, place, thing)) == wanted
+
+
+def test_batches_of_spans_hold_every_text_once_and_cut_other_gaps_in_each_epoch():
+    texts = [list(range(10 * n, 10 * n + 5 + n % 7)) for n in range(23)]
+    batches = SpanBatches(texts, MARKS[:7], max_tokens=40, rate=0.3, mean_length=2.0, pad_id=991, eos_id=992)
+    assert isinstance(batches, BatchSource)
+    for plan in (batches.plan(1, 0), batches.plan(1, 1), batches.plan(2, 0), batches.in_order()):
+        restored = []
+        for batch in plan:
+            for source, target in batch:
+                assert (source[-1], target[0], target[-1]) == (992, 991, 992)
+                restored.append(restore_spans(source[:-1], target[1:-1], MARKS[:7]))
+            src, tgt = batches.collate(batch)
+            assert src.numel() <= 40 and len(src) == len(tgt) == len(batch)
+            assert batches.tokens(batch) == (tgt[:, 1:] != 991).sum()
+        assert sorted(restored) == texts
+    sources = lambda plan: {tuple(source) for batch in plan for source, target in batch}
+    assert batches.plan(1, 0) == batches.plan(1, 0) and batches.in_order() == batches.in_order()
+    assert sources(batches.plan(1, 0)) != sources(batches.plan(1, 1)) and sources(batches.plan(1, 0)) != sources(batches.plan(2, 0))
+    other = SpanBatches(texts, MARKS[:7], max_tokens=40, rate=0.2, mean_length=2.0, pad_id=991, eos_id=992)
+    assert batches.fingerprint() == SpanBatches(texts, MARKS[:7], 40, 0.3, 2.0, 991, 992).fingerprint() != other.fingerprint()
+
+
+def test_a_t5_learns_to_fill_gaps():
+    texts = [[4 + (n + k) % 9 for k in range(8)] for n in range(40)]              # each number follows from the one before
+    batches = SpanBatches(texts, [18, 17, 16, 15], 256, rate=0.3, mean_length=2.0)
+    torch.manual_seed(1)
+    model = t5(19, 24, 2, 1, 48, dropout=0.0)
+    before = evaluate_loss(model, batches)
+    fit(model, batches, linear_decay(1e-2, 20), steps=150, settings=Settings(device="cpu", precision="highest", smoothing=0.0), progress=False)
+    assert evaluate_loss(model, batches) < 0.5 * before

@@ -1,0 +1,316 @@
+"""One T5 for several tasks: joint against separate training, two languages by prefix, and span corruption first.
+
+    python experiments/text_to_text.py --parts lesson tasks spans captions
+
+`lesson`: the rate of lesson 33's own model, chosen on valid. `tasks`: four tasks in one model, in turn, against a model for
+each, with as many batches of its own or with as many as all tasks together. `spans`: Hindi to English from few pairs, with
+and without span corruption of sentences that have no partner. `captions`: Multi30k to German and to French in one model
+(`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Other rates are chosen on valid, with seed 1; test is
+scored once by each model whose rate was chosen. The rate of the span corruption itself is not tuned. A model alone gets the
+batches of all tasks only if its own are not enough for 99 % on valid, and then at the joint model's rate. Goes on where an
+earlier call stopped; writes results/text_to_text.json. One thread.
+"""
+import argparse
+import json
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import count
+from statistics import mean
+
+import torch
+from records import RESULTS, facts, write
+
+from transformer_course.batching import PairBatches
+from transformer_course.corpora import load
+from transformer_course.recipe import linear_decay
+from transformer_course.scoring import bleu, exact_match
+from transformer_course.text import EOS, PAD, Tokenizer
+from transformer_course.text_to_text import SpanBatches, TextTask, sentinel_ids, sentinel_tokens, story_split, story_tasks, t5
+from transformer_course.training import Settings, fit
+from transformer_course.translating import SearchOptions, translate
+
+RATES, LESSON_RATES = (2.5e-3, 5e-3), (1.25e-3, 2.5e-3, 5e-3)
+SMALL = {"d_model": 64, "n_heads": 4, "n_layers": (2, 1), "d_ff": 128, "dropout": 0.0}      # the lesson's
+OWN, TOKENS = 400, 512                            # batches of each task in the joint model; cells of a batch
+SOLVED = 0.99                                     # a model alone that has this on valid gets no more batches
+SPANS = {"rate": 0.3, "mean_length": 2.0}         # sentences are short: about ten words
+PRETRAINING, PRETRAINING_RATE, TUNING, PAIRS = 500, 2.5e-3, 300, (1000,)
+CAPTIONS = {"d_model": 128, "n_heads": 4, "n_layers": (3, 2), "d_ff": 256, "dropout": 0.1}
+LANGUAGES = {"de": "translate to German : ", "fr": "translate to French : "}
+
+
+# Data: tasks of the lesson, and Hindi to English
+
+def opinions(labelled, kind="opinion"):
+    """A task for each review."""
+    return [TextTask(kind, f"opinion : {r.text}", ("bad", "good")[r.label]) for r in labelled]
+
+
+def translations(pairs, prefix="translate : "):
+    """A task for each pair."""
+    return [TextTask("translate", prefix + p.source, p.target) for p in pairs]
+
+
+def told(split, most=None):
+    """The tasks of all stories of a split, or of the first ones."""
+    corpus = load("micro-text")
+    stories = [t.text for part in ("train", "valid", "test") for t in corpus[part] if " came home from the " in t.text]
+    return [task for s in [s for s in stories if story_split(s) == split][:most] for task in story_tasks(s)]
+
+
+def splits(most=None):
+    """The tasks of train, valid and test. The last 400 reviews of train are kept for the test."""
+    reviews, hindi = load("micro-reviews"), load("micro-hindi", "hi-en")
+    return {"train": told("train", most) + opinions(reviews["train"][:-400]) + translations(hindi["train"]),
+            "valid": told("valid") + opinions(reviews["valid"]) + translations(hindi["valid"]),
+            "test": told("test") + opinions(reviews["train"][-400:]) + opinions(reviews["test"], "twins") + translations(hindi["test"])}
+
+
+def by_kind(tasks):
+    """The tasks of each kind."""
+    return {kind: [t for t in tasks if t.kind == kind] for kind in dict.fromkeys(t.kind for t in tasks)}
+
+
+def encoded(tokenizer, tasks):
+    """Examples: a target begins with padding."""
+    sources, targets = (tokenizer.encode_many([getattr(t, side) for t in tasks]) for side in ("source", "target"))
+    return [(source + [EOS], [PAD, *target, EOS]) for source, target in zip(sources, targets)]
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """A batch of each task in turn, so many of each; all in one epoch."""
+
+    sources: list           # a PairBatches for each task
+    own: int                # batches of each
+
+    def plan(self, seed, epoch):
+        """A batch is its task's number and the places of its examples."""
+        def endless(n):
+            return ((n, batch) for again in count() for batch in self.sources[n].plan(seed, 1000 * epoch + again))
+        streams = [endless(n) for n in range(len(self.sources))]
+        return [next(stream) for turn in range(self.own) for stream in streams]
+
+    def in_order(self):
+        """From short to long, task by task."""
+        return [(n, batch) for n, source in enumerate(self.sources) for batch in source.in_order()]
+
+    def collate(self, batch, device=None):
+        """The pairs as two rectangles of ids."""
+        return self.sources[batch[0]].collate(batch[1], device)
+
+    def tokens(self, batch):
+        """Target tokens."""
+        return self.sources[batch[0]].tokens(batch[1])
+
+    def fingerprint(self):
+        """Of all tasks."""
+        return " ".join(s.fingerprint() for s in self.sources) + f" {self.own}"
+
+
+# Training and scoring
+
+def trained(model, batches, rate, steps, seed, warmup=50, smoothing=0.0, precision="highest"):
+    """The seconds that it took."""
+    begun = time.perf_counter()
+    settings = Settings(precision=precision, device="cpu", smoothing=smoothing, seed=seed)
+    fit(model, batches, linear_decay(rate, warmup), steps=steps, settings=settings, progress=False)
+    return round(time.perf_counter() - begun, 1)
+
+
+def right(model, tokenizer, tasks):
+    """Share of the tasks of each kind that are answered without an error."""
+    model.eval()
+    found = translate(model, tokenizer, [t.source for t in tasks], SearchOptions(beam_size=1))
+    hits = {kind: [f == t.target for f, t in zip(found, tasks) if t.kind == kind] for kind in by_kind(tasks)}
+    return {kind: round(sum(hit) / len(hit), 4) for kind, hit in hits.items()}
+
+
+def new_t5(tokenizer, seed, sizes):
+    """A T5 of random weights."""
+    torch.manual_seed(seed)
+    return t5(len(tokenizer), **sizes)
+
+
+def parameters(model):
+    """How many numbers are learned."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def with_best_rate(entry, seeds, run, stored, rates=RATES):
+    """Run seed 1 with all rates, if there are several, and the other seeds with the best on valid; `entry` is filled.
+
+    `run(rate, seed)` trains a model and returns a function from a split to its scores.
+    """
+    tried, held = entry.setdefault("valid", {}), {}
+    for rate in rates if len(rates) > 1 else ():
+        if str(rate) not in tried:
+            held[rate] = run(rate, 1)
+            tried[str(rate)] = held[rate]("valid")
+            stored()
+    entry["rate"] = max(rates, key=lambda rate: mean(tried[str(rate)].values())) if len(rates) > 1 else rates[0]
+    for seed in seeds:
+        runs = entry.setdefault("runs", [])
+        if not any(r["seed"] == seed for r in runs):
+            score = held.get(entry["rate"]) if seed == 1 else None
+            runs.append({"seed": seed, "test": (score or run(entry["rate"], seed))("test")})
+            stored()
+
+
+# The parts
+
+def lesson(record, stored, seeds):
+    """The rate of lesson 33's live model: questions, short versions and opinions in mixed batches."""
+    data = {name: [t for t in tasks if t.kind != "translate"] for name, tasks in splits(250).items()}
+    tokenizer = Tokenizer.train([text for t in data["train"] for text in (t.source, t.target)], kind="words", size=1000)
+    record.update({"steps": 2000, "sizes": SMALL, "batch_tokens": TOKENS})
+    tried = record.setdefault("valid", {})
+    for rate in LESSON_RATES:
+        if str(rate) not in tried:
+            model = new_t5(tokenizer, 1, SMALL)
+            trained(model, PairBatches(encoded(tokenizer, data["train"]), TOKENS), rate, 2000, 1)
+            tried[str(rate)] = right(model, tokenizer, data["valid"])
+            stored()
+            print(f"lesson, rate {rate}: {tried[str(rate)]}", flush=True)
+    record["rate"] = max(LESSON_RATES, key=lambda rate: mean(tried[str(rate)].values()))
+
+
+def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
+    """Four tasks in one model, against a model for each, or for each of some kinds."""
+    data = splits()
+    tokenizer = Tokenizer.train([text for t in data["train"] for text in (t.source, t.target)], kind="words", size=2000)
+    sources = {kind: PairBatches(encoded(tokenizer, of), TOKENS) for kind, of in by_kind(data["train"]).items()}
+    record.update({"own": OWN, "all": OWN * len(sources), "batch_tokens": TOKENS, "sizes": SMALL, "words": len(tokenizer),
+                   "parameters": parameters(new_t5(tokenizer, 1, SMALL)),
+                   "examples": {name: {kind: len(of) for kind, of in by_kind(found).items()} for name, found in data.items()}})
+
+    def run(kinds, own, rate, seed):
+        model = new_t5(tokenizer, seed, SMALL)
+        seconds = trained(model, InTurn([sources[kind] for kind in kinds], own), rate, own * len(kinds), seed)
+
+        def score(split):
+            wanted = [t for t in data[split] if t.kind in kinds or t.kind == "twins" and "opinion" in kinds]
+            scores = right(model, tokenizer, wanted)
+            print(f"{'+'.join(kinds)}, {own} each, rate {rate}, seed {seed}: {seconds} s, {split} {scores}", flush=True)
+            return scores
+
+        return score
+
+    runs = record.setdefault("models", {})
+    with_best_rate(runs.setdefault("joint", {}), seeds, lambda *given: run(list(sources), OWN, *given), stored)
+    for kind in kinds or sources:
+        for own, name in ((OWN, "alone, own batches"), (OWN * len(sources), "alone, all batches")):
+            solved = own > OWN and max(score[kind] for score in runs["alone, own batches"][kind]["valid"].values()) >= SOLVED
+            if solved or name.split()[1] not in budgets:
+                continue
+            entry = runs.setdefault(name, {}).setdefault(kind, {})
+            rates = RATES if own == OWN else (runs["joint"]["rate"],)
+            with_best_rate(entry, seeds, lambda *given, kind=kind, own=own: run([kind], own, *given), stored, rates)
+
+
+def spans(record, stored, seeds):
+    """Hindi to English from few pairs, after span corruption of other sentences or after nothing."""
+    corpus = load("micro-hindi", "hi-en")
+    pairs, half = corpus["train"], len(corpus["train"]) // 2
+    plain = [p.source for p in pairs[:half]] + [p.target for p in pairs[half:]]
+    tokenizer = Tokenizer.train([text for p in pairs for text in (p.source, p.target)] + ["translate :"], kind="words", size=2000,
+                                specials=sentinel_tokens(8))
+    corrupted = SpanBatches(tokenizer.encode_many(plain), sentinel_ids(tokenizer), TOKENS, **SPANS)
+    data = {name: translations(corpus[name]) for name in ("train", "valid", "test")}
+    record.update({"pretraining": PRETRAINING, "pretraining_rate": PRETRAINING_RATE, "tuning": TUNING, "sentences": len(plain),
+                   "spans": SPANS, "sizes": SMALL, "batch_tokens": TOKENS})
+    known = {}
+
+    def begin(seed):
+        model = new_t5(tokenizer, seed, SMALL)
+        if seed not in known:
+            trained(model, corrupted, PRETRAINING_RATE, PRETRAINING, seed)
+            known[seed] = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(known[seed])
+        return model
+
+    def run(n, start, rate, seed):
+        model = begin(seed) if start == "spans first" else new_t5(tokenizer, seed, SMALL)
+        steps = TUNING + PRETRAINING * (start == "pairs for longer")
+        seconds = trained(model, PairBatches(encoded(tokenizer, data["train"][-n:]), TOKENS), rate, steps, seed)
+        model.eval()
+
+        def score(split):
+            found = translate(model, tokenizer, [t.source for t in data[split]], SearchOptions(beam_size=1))
+            references = [t.target for t in data[split]]
+            scores = {"exact": round(exact_match(found, references), 4), "bleu": round(bleu(found, references).value, 2)}
+            print(f"{n} pairs, {start}, rate {rate}, seed {seed}: {seconds} s, {split} {scores}", flush=True)
+            return {"bleu": scores["bleu"]} if split == "valid" else scores
+
+        return score
+
+    for n in PAIRS:
+        for start in ("pairs alone", "spans first", "pairs for longer"):
+            entry = record.setdefault("pairs", {}).setdefault(str(n), {}).setdefault(start, {})
+            with_best_rate(entry, seeds, lambda *given, n=n, start=start: run(n, start, *given), stored)
+
+
+def telling_words(texts):
+    """For each language the words that its training captions have and the other's have not."""
+    words = {code: Counter(word for text in lines for word in re.findall(r"\w+", text.lower())) for code, lines in texts.items()}
+    return {code: set(words[code]) - set().union(*(words[other] for other in words if other != code)) for code in words}
+
+
+def language_of(text, telling):
+    """The language with more telling words in the text; None if there are as many of both."""
+    found = {code: sum(word in known for word in re.findall(r"\w+", text.lower())) for code, known in telling.items()}
+    best = max(found, key=found.get)
+    return best if list(found.values()).count(found[best]) == 1 else None
+
+
+def captions(record, stored, seeds, steps=350, rate=4e-3):
+    """Multi30k from English to German and to French in one model; the rate is that of the preset `tiny`, nothing is chosen."""
+    if "test" in record:
+        return
+    corpora = {code: load("multi30k", f"en-{code}") for code in LANGUAGES}
+    texts = {code: [p.target for p in corpus["train"]] for code, corpus in corpora.items()}
+    tokenizer = Tokenizer.train([p.source for p in corpora["de"]["train"]] + [t for lines in texts.values() for t in lines]
+                                + list(LANGUAGES.values()) * 100, kind="bpe", size=4000)
+    pairs = [t for code, prefix in LANGUAGES.items() for t in translations(corpora[code]["train"], prefix)]
+    batches = PairBatches(encoded(tokenizer, pairs), 2048)
+    model = new_t5(tokenizer, 1, CAPTIONS)
+    seconds = trained(model, batches, rate, steps, 1, warmup=steps // 5, smoothing=0.1, precision="medium")
+    telling, model = telling_words(texts), model.eval()
+    record.update({"sizes": CAPTIONS, "parameters": parameters(model), "pieces": len(tokenizer), "steps": steps, "rate": rate,
+                   "seed": 1, "seconds": seconds, "batch_tokens": 2048, "test": {}, "obeyed": {}, "rule": {}, "examples": []})
+    english, written = [p.source for p in corpora["de"]["test_2016_flickr"]], {}
+    for code, prefix in LANGUAGES.items():
+        written[code] = translate(model, tokenizer, [prefix + text for text in english], SearchOptions(beam_size=1))
+        references = [p.target for p in corpora[code]["test_2016_flickr"]]
+        record["test"][code] = round(bleu(written[code], references).value, 2)
+        share = lambda lines: round(sum(language_of(line, telling) == code for line in lines) / len(lines), 4)
+        record["obeyed"][code], record["rule"][code] = share(written[code]), share(references)
+    record["examples"] = [{"en": english[i]} | {code: written[code][i] for code in LANGUAGES} for i in range(0, 40, 10)]
+    stored()
+    print({name: record[name] for name in ("seconds", "test", "obeyed", "rule", "examples")}, flush=True)
+
+
+PARTS = {"lesson": lesson, "tasks": tasks, "spans": spans, "captions": captions}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--budgets", nargs="+", default=["own", "all"], choices=["own", "all"], help="of a model alone")
+    parser.add_argument("--kinds", nargs="+", help="tasks that get a model of their own; default: all")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    path = RESULTS / "text_to_text.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for name in given.parts:
+        part = record.setdefault(name, {})
+        stored = lambda: write("text_to_text", {**facts(), **{k: v for k, v in record.items() if k in PARTS}})
+        PARTS[name](part, stored, given.seeds, *([given.kinds, given.budgets] if name == "tasks" else []))
+        stored()
+
+
+if __name__ == "__main__":
+    main()
