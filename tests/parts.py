@@ -1,36 +1,12 @@
 """Parts of other models, each one class: what is handed to the stacks of lesson 23 and is not in the library yet."""
-import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from transformer_course.attention import attention
-from transformer_course.distances import InAttention
 from transformer_course.functional import causal_mask
-from transformer_course.positions import sinusoids
-
-
-class RelativeXL(InAttention):
-    """Distances as sines with a projection of their own, and two biases for the query [Dai et al. 2019, §3.3]."""
-
-    def __init__(self, d_model: int, n_heads: int):
-        super().__init__()
-        self.n_heads, self.d_model, d_head = n_heads, d_model, d_model // n_heads
-        self.project = nn.Linear(d_model, d_model, bias=False)                             # W_kR
-        self.u, self.v = (nn.Parameter(torch.randn(n_heads, 1, d_head)) for bias in range(2))
-
-    def ask(self, query: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K)
-        return query + self.u
-
-    def bias(self, query: Tensor, S: int, start: int = 0) -> Tensor:   # (B, H, T, S)
-        T = query.shape[2]
-        distances = torch.arange(start + T - 1, start - S, -1, device=query.device)        # of the pairs, from the largest down
-        codes = self.project(sinusoids(distances, self.d_model).to(query.dtype))           # (T + S - 1, D)
-        scores = (query + self.v) @ codes.unflatten(-1, (self.n_heads, -1)).permute(1, 2, 0)   # (B, H, T, T + S - 1)
-        shift = torch.arange(T - 1, -1, -1, device=query.device)[:, None] + torch.arange(S, device=query.device)
-        return scores.gather(-1, shift.expand(*query.shape[:2], T, S)) / math.sqrt(query.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)

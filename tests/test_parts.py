@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from parity import tokens
-from parts import Linear, RelativeXL, Window
+from parts import Linear, Window
 from torch import nn
 from torch.testing import assert_close
 
@@ -21,6 +21,7 @@ from transformer_course.search import beam_search, greedy_search
 from transformer_course.text_to_text import Buckets
 from transformer_course.transformer import Embedding, Encoder, EncoderLayer, Output, Parts, State, Transformer
 from transformer_course.transformer_lm import TransformerLM
+from transformer_course.transformer_xl import RelativeXL
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -79,9 +80,11 @@ def test_a_window_is_its_mask_and_keeps_no_more():
 
 
 def test_transformer_xl_is_its_sum_in_loops():
-    """A_ij = (q_i + u) · k_j + (q_i + v) · W_kR R_(i - j), over √K, with a memory before the segment."""
+    """A_ij = (q_i + u) · k_j + (q_i + v) · W_kR R_(i - j), over √K, with a memory before the segment, for all keys up to the query's own."""
     torch.manual_seed(5)
     places, heads, x = RelativeXL(12, 3), MultiHeadAttention(12, 3), torch.randn(2, 6, 12)
+    for vector in (places.u, places.v):
+        nn.init.normal_(vector)
     q, k, v = heads.project(x)
     start = 2
     bias, asked = places.bias(q[:, :, start:], 6, start), places.ask(q[:, :, start:], start)
@@ -89,7 +92,8 @@ def test_transformer_xl_is_its_sum_in_loops():
     for b in range(2):
         for h in range(3):
             for i in range(start, 6):
-                for j in range(6):
+                assert (scores[b, h, i - start, i + 1:] == -torch.inf).all()
+                for j in range(i + 1):
                     code = places.project(sinusoids(torch.tensor([i - j]), 12))[0].view(3, 4)[h]
                     expected = (q[b, h, i] + places.u[h, 0]) @ k[b, h, j] + (q[b, h, i] + places.v[h, 0]) @ code
                     assert_close(scores[b, h, i - start, j], expected / 2, rtol=1e-4, atol=1e-5)

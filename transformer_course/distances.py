@@ -143,7 +143,7 @@ POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 
 def make_positions(
-    kind: str,           # a name in POSITIONS
+    kind: str | Callable[[], InAttention],   # a name in POSITIONS, or a maker of each layer's part
     d_model: int,        # D
     n_heads: int,        # H
     max_len: int = 512,  # longest sequence, for "learned" only
@@ -152,6 +152,8 @@ def make_positions(
 
     Raises ValueError for an unknown name.
     """
+    if callable(kind):
+        return None, kind
     if kind not in POSITIONS:
         raise ValueError(f"unknown positions {kind!r}: choose one of {', '.join(POSITIONS)}")
     d_head = d_model // n_heads

@@ -1,0 +1,185 @@
+"""Transformer-XL against segments of equal length: the same network, words and steps, with a memory and without.
+
+    python experiments/transformer_xl.py --parts micro characters cost --seeds 1 2 3
+
+micro: micro-text in words, L = 16; no memory, memories of 16 and 48 words and, as a control, segments of 64 words without a
+memory. Each model has a rate of its own: the first one, doubled until that is worse on `valid` (seed 1, half of the steps). Also the
+loss of the first 5,000 test words from exactly c words each, for several c, which says how much context a model can use.
+characters: tinyshakespeare in characters (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA), L = 32; no
+memory, and a memory of 96. Rates as above, with a quarter of the steps, on the first 30,000 characters of `valid`.
+cost: untrained networks read a text in windows of W words moved by one word, in windows of W that overlap by half, and in a stream that
+keeps keys and values of W words and reads W/2 at a time; time of the processor for each scored word, and multiply-adds.
+`test` is only scored. Writes results/transformer_xl.json after each run, and goes on where an earlier call stopped. One thread.
+"""
+import argparse
+import json
+import time
+
+import torch
+from records import RESULTS, facts, write
+
+from transformer_course.corpora import load
+from transformer_course.recipe import linear_decay
+from transformer_course.text import EOS, Tokenizer
+from transformer_course.training import Settings, fit
+from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.transformer_xl import StreamBatches, Streaming, TransformerXL, multiply_adds, stream_losses
+
+SETTINGS = {"micro": {"length": 16, "rows": 32, "steps": 900, "tried": 450, "first rate": 0.005, "warm-up": 20,
+                      "sizes": {"d_model": 64, "n_heads": 4, "n_layers": 2, "dropout": 0.0}},
+            "characters": {"length": 32, "rows": 24, "steps": 2400, "tried": 600, "first rate": 0.003, "warm-up": 100, "scored": 30_000,
+                           "sizes": {"d_model": 64, "n_heads": 4, "n_layers": 2, "dropout": 0.0}}}
+# name: (words in a segment, memory); as many words to a step in all models of a part
+MODELS = {"micro": {"segments": (16, 0), "memory 16": (16, 16), "memory 48": (16, 48), "segments of 64": (64, 0)},
+          "characters": {"segments": (32, 0), "memory 96": (32, 96)}}
+CONTEXTS = (2, 4, 8, 16, 24, 32, 48, 64)
+FIRST = 5000                                                    # test words in the curve over contexts
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def micro_text():
+    """Ids by split; which predicted words of `test` repeat a story's name, place or thing; the vocabulary's size."""
+    corpus = load("micro-text")
+    tokenizer = Tokenizer.train([d.text for d in corpus["train"]], kind="words", size=500)
+    ids = {split: torch.tensor([i for d in corpus[split] for i in (*tokenizer.encode(d.text), EOS)]) for split in ("train", "valid", "test")}
+    recalled, place = [], 0
+    for d in corpus["test"]:
+        words = d.text.split()
+        if "evening" in words:                                   # in the evening NAME came home from the PLACE with the THING .
+            end = len(words) - 1
+            recalled += [place + words.index("evening") + 1, place + end - 4, place + end - 1]
+        place += len(words) + 1
+    return ids, torch.tensor(recalled) - 1, len(tokenizer)      # word k of the text is prediction k - 1
+
+
+def characters():
+    corpus = load("tinyshakespeare")
+    texts = {split: "\n".join(part.text for part in corpus[split]) for split in ("train", "valid", "test")}
+    tokenizer = Tokenizer.train([texts["train"]], kind="characters", size=200)
+    ids = {split: torch.tensor(tokenizer.encode(text)) for split, text in texts.items()}
+    return ids | {split: ids[split][:SETTINGS["characters"]["scored"]] for split in ("valid", "test")}, len(tokenizer)
+
+
+def train(part, name, rate, seed, steps, words, ids):
+    """A model after so many steps, in evaluation mode, and the seconds of the processor."""
+    given, (length, memory) = SETTINGS[part], MODELS[part][name]
+    rows = given["rows"] * given["length"] // length
+    torch.manual_seed(seed)
+    model, begun = TransformerXL(words, memory=memory, **given["sizes"]), time.process_time()
+    batches = StreamBatches(ids["train"], length, rows) if memory else SegmentBatches(ids["train"], length, rows)
+    fit(Streaming(model, rows) if memory else model, batches, linear_decay(rate, given["warm-up"]), steps=steps, progress=False,
+        settings=Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest"))
+    return model.eval(), time.process_time() - begun
+
+
+def as_trained(part, name, model, ids):
+    """Nats of each word, read as in training: segments alone, or after their memory."""
+    length, memory = MODELS[part][name]
+    return stream_losses(model, ids, length) if memory else window_losses(model, ids, length)
+
+
+def own_rate(part, name, words, ids):
+    """The best rate on valid: the first one, doubled until that makes it worse."""
+    losses, rate = {}, SETTINGS[part]["first rate"]
+    while not losses or losses[rate / 2] == min(losses.values()):
+        model = train(part, name, rate, 1, SETTINGS[part]["tried"], words, ids)[0]
+        losses[rate] = round(as_trained(part, name, model, ids["valid"]).mean().item(), 4)
+        print(f"{part}, {name}, rate {rate}: {losses[rate]} nats on valid", flush=True)
+        rate *= 2
+    return min(losses, key=losses.get), losses
+
+
+def summary(losses, length, recalled=None):
+    """Mean loss in nats, by place in the segment and of the recalled words."""
+    found = {"mean": round(losses.mean().item(), 4), "by place": [round(losses[k::length].mean().item(), 3) for k in range(length)]}
+    return found if recalled is None else found | {"recalled": round(losses[recalled].mean().item(), 4)}
+
+
+def run(part, name, rate, seed, words, ids, recalled):
+    """Train once and score the test text in every way that fits the model."""
+    model, seconds = train(part, name, rate, seed, SETTINGS[part]["steps"], words, ids)
+    length, memory = MODELS[part][name]
+    score = lambda losses: summary(losses, length, recalled)
+    found = {"seed": seed, "seconds": round(seconds, 1), "as trained": score(as_trained(part, name, model, ids["test"])),
+             "segments alone": score(window_losses(model, ids["test"], length)),
+             "half overlap": score(window_losses(model, ids["test"], length, length // 2))}
+    if memory:
+        found |= {f"stream with memory {other}": score(stream_losses(TransformerXL.around(model.lm, other), ids["test"], length))
+                  for other in (memory // 3, 2 * memory)}
+    else:
+        found["moved by one"] = score(window_losses(model, ids["test"], length, 1, rows=64)) if part == "micro" else None
+    if part == "micro":
+        some = recalled[recalled < FIRST]
+        from_c = {c: window_losses(model, ids["test"][:FIRST + 1], c, 1, rows=128) for c in CONTEXTS}
+        found["context"] = {c: {"all": round(losses.mean().item(), 4), "recalled": round(losses[some].mean().item(), 4)}
+                            for c, losses in from_c.items()}
+    return sum(p.numel() for p in model.parameters()), found
+
+
+def timed(work, words):
+    """Microseconds of the processor for each scored word: the least of three."""
+    times = []
+    for turn in range(3):
+        begun = time.process_time()
+        work()
+        times.append((time.process_time() - begun) / words * 1e6)
+    return round(min(times), 1)
+
+
+def cost(words=65):
+    """By attention length W: the three ways to read a text, counted and timed."""
+    found = {}
+    for W in LENGTHS:
+        torch.manual_seed(1)
+        sizes = SETTINGS["characters"]["sizes"]
+        model = TransformerXL(words, memory=W, same_length=True, **sizes).eval()
+        plain = TransformerLM(words, positions="none", **sizes).eval()                      # windows need no distances: the cheapest rival
+        ids = torch.randint(3, words, (max(2048, 4 * W) + 1,))
+        windows = 2048 // W if W < 64 else 32
+        n, few = len(ids) - 1, ids[:W + windows]                                            # `few`: one window, then moved by one
+        with torch.no_grad():
+            found[W] = {
+                "moved by one": {"microseconds": timed(lambda: window_losses(plain, few, W, 1, rows=1), windows),
+                                 "multiply-adds": multiply_adds(plain, W, scored=1)},
+                "half overlap": {"microseconds": timed(lambda: window_losses(plain, ids, W, W // 2, rows=1), n),
+                                 "multiply-adds": multiply_adds(plain, W, scored=W // 2) / (W // 2)},
+                "stream": {"microseconds": timed(lambda: stream_losses(model, ids, W // 2), n),
+                           "multiply-adds": multiply_adds(model.lm, W // 2, W) / (W // 2)},
+                "stream, projected again": {"microseconds": timed(lambda: stream_losses(model, ids, W // 2, project=True), n),
+                                            "multiply-adds": multiply_adds(model.lm, W // 2, W, project=True) / (W // 2)}}
+        print(W, found[W], flush=True)
+    return {"sizes": sizes, "words": words, "lengths": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", default=["micro", "characters", "cost"], choices=["micro", "characters", "cost"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    path = RESULTS / "transformer_xl.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts()
+    stored = lambda: write("transformer_xl", record | facts())
+    for part in given.parts:
+        if part == "cost":
+            record["cost"] = record.get("cost") or cost()
+            stored()
+            continue
+        ids, recalled, words = micro_text() if part == "micro" else (characters()[0], None, characters()[1])
+        entry = record.setdefault(part, {**SETTINGS[part], "words": words, "train words": len(ids["train"]), "test words": len(ids["test"]) - 1,
+                                         "recalled words": 0 if recalled is None else len(recalled), "models": {}})
+        for name in MODELS[part]:
+            if name not in entry["models"]:
+                rate, losses = own_rate(part, name, words, ids)
+                entry["models"][name] = {"length": MODELS[part][name][0], "memory": MODELS[part][name][1], "rate": rate, "valid": losses, "runs": []}
+        for seed in given.seeds:
+            for name, mine in entry["models"].items():
+                if all(r["seed"] != seed for r in mine["runs"]):
+                    mine["parameters"], result = run(part, name, mine["rate"], seed, words, ids, recalled)
+                    mine["runs"].append(result)
+                    stored()
+                    print(f"{part}, {name}, seed {seed}: {result['seconds']} s, {result['as trained']['mean']} nats", flush=True)
+
+
+if __name__ == "__main__":
+    main()
