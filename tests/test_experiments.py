@@ -8,11 +8,14 @@ from torch.testing import assert_close
 
 from transformer_course.search import beam_search
 from transformer_course.batching import PairBatches
+from transformer_course.bert import Bert, BertForPreTraining, PretrainingBatches
 from transformer_course.checkpoints import put_weights
 from transformer_course.training import Settings, Trainer
 from transformer_course.transformer import Transformer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+import bert    # noqa: E402
+import entailment    # noqa: E402
 import minilm    # noqa: E402
 import optimisers    # noqa: E402
 import rates    # noqa: E402
@@ -147,6 +150,51 @@ def test_few_labels_reads_the_chosen_rows_alone():
     wrong = x.clone()
     wrong[:20] = x[:20].flip(1) * 0
     assert abs(minilm.few_labels(wrong, y, 10, 1, slice(20, 40), slice(40, None)) - 0.5) < 0.1   # nothing to learn from
+
+
+def tiny_bert():
+    "An encoder with both output layers, and three sources of puzzles: pairs, single texts, both."
+    torch.manual_seed(1)
+    model = BertForPreTraining(Bert(23, 12, 3, 1, 20, dropout=0.0)).eval()
+    documents = [[[5 + n, 6], [7, 8 + n]] for n in range(5)]
+    pairs, singles = PretrainingBatches(documents, 23, 4, rows=2), bert.Singles([[5, 6 + n, 7] for n in range(7)], 23, 4, 0.4, rows=3)
+    return model, pairs, singles, bert.Mixed([pairs, singles])
+
+
+def test_single_texts_are_not_asked_the_second_question():
+    model, pairs, singles, both = tiny_bert()
+    assert sorted(map(len, singles.plan(1, 0))) == [1, 3, 3] and singles.plan(1, 0) == singles.plan(1, 0) != singles.plan(1, 1)
+    assert sorted(map(len, both.plan(1, 0))) == [1, 1, 2, 2, 3, 3]
+    asked, deaf = bert.Asked(model, True), bert.Asked(model, False)
+    for batch in singles.in_order():
+        tokens, segments, hidden, follows = singles.collate(batch)
+        assert (follows == -1).all() and (segments == 0).all() and (hidden >= 0).sum() == len(batch)
+        words = F.cross_entropy(model(tokens, segments)[0][hidden >= 0], hidden[hidden >= 0])
+        assert_close(asked.loss(tokens, segments, hidden, follows), words)
+    batch = pairs.collate(pairs.in_order()[0])
+    assert_close(asked.loss(*batch), model.loss(*batch))
+    assert asked.loss(*batch) > deaf.loss(*batch) + 0.3
+    assert set(bert.asked(model, pairs)) == {"nats", "right", "second"} and set(bert.asked(model, singles)) == {"nats", "right"}
+
+
+def test_a_few_labels_are_among_the_many():
+    rows = list(range(50))
+    assert bert.drawn(rows, 50, 1) != rows and sorted(bert.drawn(rows, 50, 1)) == rows
+    assert bert.drawn(rows, 7, 1) == bert.drawn(rows, 20, 1)[:7] != bert.drawn(rows, 7, 2)
+
+
+def test_fine_tuning_leaves_the_encoder_as_it_was():
+    model, *_ = tiny_bert()
+    before = [p.clone() for p in model.bert.parameters()]
+    rows = [([1, 5 + n % 2, 9, 2], [0, 0, 0, 0], n % 2) for n in range(8)]
+    tuned = bert.tune(model.bert, rows, 2, 1e-2, 40, 1)
+    assert all(bert.right(tuned, rows)) and all(map(torch.equal, before, model.bert.parameters()))
+
+
+def test_the_first_seed_tries_both_rates():
+    assert entailment.rates([]) == entailment.RATES
+    runs = [{"seed": 1, "rate": 0.001, "valid": 0.5}, {"seed": 1, "rate": 0.002, "valid": 0.4}, {"seed": 2, "rate": 0.002, "valid": 0.9}]
+    assert entailment.rates(runs) == (0.001,)
 
 
 def test_tasks_come_in_turn_and_each_gets_its_batches():

@@ -34,6 +34,7 @@ TOOLS = {
     "hindi_parts",
     "hindi_templates",
     "legibility",
+    "micro_entailment",
     "micro_hindi",
     "micro_reviews",
     "next_steps",
