@@ -1,18 +1,32 @@
-"""Language models of characters with the same text, steps and batches: counted, recurrent, and Transformers.
+"""Language models with the same text, steps and batches: counted, recurrent, and Transformers.
 
     python experiments/language_models.py --seeds 1 2 3
+    python experiments/language_models.py --costs             (speed and memory of a training step)
 
 The text is tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA). All networks
-are trained on the same segments of 64 characters, without dropout, with the same number of steps, and a rate of
-its own: doubled until that is worse on the first 50,000 characters of `valid` (seed 1, a third of the steps). `test` is only scored: its first 50,000 characters in
-segments of 64, in windows that overlap by half and, for recurrent models, in one piece. Writes results/language_models.json
+are trained on the same segments of 64 tokens, without dropout, with the same number of steps, and a rate of its own:
+doubled until that is worse on `valid` (seed 1, a third of the steps). `test` is only scored: all of it, in segments of
+64, in windows that overlap by half and, for recurrent models, in one piece. A token is a character, or, in the rows
+named "pieces", one of 1,000 pieces of words (BPE); bits are always per character. Writes results/language_models.json
 after each run, and goes on where an earlier call stopped. One thread.
+
+Transformer-XL, "xl", has a memory as long as a segment. It reads the same number of segments in a batch, but each goes
+on where the one before it ended; `test` is scored without a memory (in segments) and with it, in one piece.
+
+`--costs` times one training step of all models in turns, in one process, and reports the median over rounds, in seconds
+of the processor, so that other programs on the machine disturb it less. Memory is what a fresh process grows by at
+most, from before the model is made until it has done three training steps.
 """
 import argparse
 import json
 import math
-import resource
+import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
 
 import torch
 from records import RESULTS, facts, write
@@ -22,20 +36,24 @@ from transformer_course.corpora import load
 from transformer_course.language_models import NGramModel, RNNLanguageModel
 from transformer_course.recipe import linear_decay
 from transformer_course.text import Tokenizer
-from transformer_course.training import Settings, evaluate_loss, fit
+from transformer_course.training import Settings, adam, evaluate_loss, fit
 from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
 
-LENGTH, ROWS, STEPS, SCORED = 64, 24, 1500, 50_000
-RECURRENT = {"rnn": 416, "gru": 224, "lstm": 192}     # width of the notes: about as many parameters as the Transformers
-FIRST_RATES = {"rnn": 0.001, "gru": 0.005, "lstm": 0.005, "learned": 0.003, "rotary": 0.003}     # then twice, four times ...
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from timing import grown, summary    # noqa: E402
+
+LENGTH, ROWS, STEPS, ROUNDS, PIECES = 64, 24, 1500, 15, 1000
+NAME, CPU = "language_models", torch.device("cpu")
+TOKENIZERS = {"characters": {"kind": "characters", "size": 200}, "pieces": {"kind": "bpe", "size": PIECES}}
 
 
 class Reader(nn.Module):
     """A recurrent language model with the protocol of lesson 30: one text, no source."""
 
-    def __init__(self, words: int, cell: str):
+    def __init__(self, words: int, cell: str, d_hidden: int):
         super().__init__()
-        self.inner = RNNLanguageModel(words, d_model=96, d_hidden=RECURRENT[cell], cell=cell, dropout=0.0)
+        self.inner = RNNLanguageModel(words, d_model=96, d_hidden=d_hidden, cell=cell, dropout=0.0)
 
     def forward(self, tokens):
         return self.inner(tokens[:, :1], tokens)
@@ -44,46 +62,74 @@ class Reader(nn.Module):
         return self.inner.loss(tokens[:, :1], tokens, smoothing)
 
 
-MODELS = {cell: lambda words, cell=cell: Reader(words, cell) for cell in RECURRENT}
-MODELS |= {name: lambda words, name=name: TransformerLM(words, d_model=96, n_heads=4, n_layers=3, d_ff=288, positions=name, max_len=LENGTH, dropout=0.0)
-           for name in ("learned", "rotary")}
+@dataclass(frozen=True)
+class Row:
+    """One row of the table: how its model is made, and what it reads."""
+
+    make: Callable[[int], nn.Module]   # number of tokens -> model
+    first_rate: float                  # then twice, four times ...
+    unit: str = "characters"           # or "pieces"
+    reads_on: bool = False             # the text can be read in one piece
+
+
+def batches(model, ids, rows=ROWS):
+    """What a model learns from, and the module that the training loop gets: itself, or itself with its memory."""
+    if isinstance(model, TransformerXL):
+        return StreamBatches(ids, LENGTH, rows), Streaming(model, rows)
+    return SegmentBatches(ids, LENGTH, rows), model
+
+
+def recurrent(cell: str, d_hidden: int, first_rate: float, unit: str = "characters") -> Row:
+    return Row(lambda words: Reader(words, cell, d_hidden), first_rate, unit, reads_on=True)
+
+
+def transformer(positions: str, unit: str = "characters") -> Row:
+    return Row(lambda words: TransformerLM(words, d_model=96, n_heads=4, n_layers=3, d_ff=288, positions=positions, max_len=LENGTH, dropout=0.0),
+               0.003, unit)
+
+
+MODELS = {"rnn": recurrent("rnn", 416, 0.001), "gru": recurrent("gru", 224, 0.005), "lstm": recurrent("lstm", 192, 0.005),    # about as many
+          "learned": transformer("learned"), "rotary": transformer("rotary"),                                                 # parameters each
+          "xl": Row(lambda words: TransformerXL(words, d_model=96, n_heads=4, n_layers=3, d_ff=288, memory=LENGTH, dropout=0.0), 0.006, reads_on=True),
+          "gru, pieces": recurrent("gru", 224, 0.005, "pieces"), "rotary, pieces": transformer("rotary", "pieces")}
 
 
 def train(name, rate, seed, steps, words, ids):
     """A model after so many steps, in evaluation mode, and the seconds."""
     torch.manual_seed(seed)
-    model, begun = MODELS[name](words), time.perf_counter()
+    model, begun = MODELS[name].make(words), time.perf_counter()
     settings = Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest")
-    fit(model, SegmentBatches(ids["train"], LENGTH, ROWS), linear_decay(rate, 100), steps=steps, progress=False, settings=settings)
-    return model, time.perf_counter() - begun
+    source, trained = batches(model, ids["train"])
+    fit(trained, source, linear_decay(rate, 100), steps=steps, progress=False, settings=settings)
+    return model.eval(), time.perf_counter() - begun
 
 
-def bits(losses):
-    """Nats of each character -> bits per character."""
-    return round(losses.mean().item() / math.log(2), 4)
-
-
-def run(name, rate, seed, words, ids):
-    """Train once and score the test text."""
+def run(name, rate, seed, words, ids, characters):
+    """Train once and score the test text, whose predicted tokens have so many characters."""
+    bits = lambda losses: round(losses.sum().item() / math.log(2) / characters, 4)
     model, seconds = train(name, rate, seed, STEPS, words, ids)
     segments = window_losses(model, ids["test"], LENGTH)
-    found = {"seed": seed, "rate": rate, "seconds": round(seconds, 1), "characters_per_second": round(STEPS * ROWS * LENGTH / seconds),
-             "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "segments": bits(segments),
+    found = {"seed": seed, "rate": rate, "seconds": round(seconds, 1), "segments": bits(segments),
              "half overlap": bits(window_losses(model, ids["test"], LENGTH, LENGTH // 2)),
              "by position": [round(segments[k::LENGTH].mean().item(), 3) for k in range(LENGTH)]}
-    if name in RECURRENT:
+    if isinstance(model, TransformerXL):
+        found["one piece"] = bits(stream_losses(model, ids["test"], LENGTH))
+    elif MODELS[name].reads_on:
         with torch.no_grad():
             logits = model(ids["test"][None, :-1])[0]
         found["one piece"] = bits(nn.functional.cross_entropy(logits, ids["test"][1:], reduction="none"))
-    return sum(p.numel() for p in model.parameters()), found
+    return found
 
 
 def own_rate(name, words, ids):
     """The best rate on valid: the first one, doubled until that makes it worse."""
-    losses, rate = {}, FIRST_RATES[name]
+    losses, rate = {}, MODELS[name].first_rate
     while not losses or losses[rate / 2] == min(losses.values()):
         model = train(name, rate, 1, STEPS // 3, words, ids)[0]
-        losses[rate] = evaluate_loss(model, SegmentBatches(ids["valid"], LENGTH, ROWS))
+        if isinstance(model, TransformerXL):
+            losses[rate] = stream_losses(model, ids["valid"], LENGTH, rows=ROWS).mean().item()
+        else:
+            losses[rate] = evaluate_loss(model, SegmentBatches(ids["valid"], LENGTH, ROWS))
         print(f"{name} rate {rate}: {losses[rate]:.3f} nats on valid", flush=True)
         rate *= 2
     return min(losses, key=losses.get), losses
@@ -96,8 +142,76 @@ def count(words, ids):
         begun = time.perf_counter()
         rows = [row.tolist() for row in ids["train"][:1_000_000].view(1000, 1000)]
         model = NGramModel(order).fit(rows, [ids["valid"].tolist()], words)
-        found[order] = {"bits": bits(-model.word_log_probs(ids["test"].tolist())), "seconds": round(time.perf_counter() - begun, 1)}
+        losses = -model.word_log_probs(ids["test"].tolist())
+        found[order] = {"bits": round(losses.mean().item() / math.log(2), 4), "seconds": round(time.perf_counter() - begun, 1)}
         print(f"{order}-gram: {found[order]}", flush=True)
+    return found
+
+
+def stepper(make, words, ids, rows=ROWS):
+    """A new model's training step on one batch, as a function."""
+    torch.manual_seed(1)
+    source, model = batches(make(words), ids, rows)
+    optimizer = adam(model.train())
+    batch = source.collate(source.in_order()[1])                # the second: a memory is full then
+
+    def step():
+        loss = model.loss(*batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return step
+
+
+def needed(name, words, ids) -> float:
+    """Megabytes that this process grows by at its peak, for the model and three training steps."""
+    torch.set_num_threads(1)
+    stepper(lambda words: TransformerLM(words, 8, 1, 1, 8), words, ids, rows=1)()      # load what any model needs
+    made = []
+
+    def call():
+        made or made.append(stepper(MODELS[name].make, words, ids))
+        made[0]()
+    return grown(call, 3, CPU)
+
+
+def in_turns(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Processor seconds of each step, round by round, after one round that does not count; each round begins with another."""
+    seconds, names = {name: [] for name in steps}, list(steps)
+    for turn in range(rounds + 1):
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            begun = time.process_time()
+            steps[name]()
+            seconds[name] += [time.process_time() - begun] * (turn > 0)
+    return seconds
+
+
+def costs(names, data) -> dict:
+    """Speed of all models in turns, and the memory of each in a process of its own."""
+    steps = {name: stepper(MODELS[name].make, data[MODELS[name].unit]["words"], data[MODELS[name].unit]["ids"]["train"]) for name in names}
+    found = summary(in_turns(steps, ROUNDS), base="gru")
+    for name, row in found.items():
+        part = data[MODELS[name].unit]
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            row["megabytes"] = round(pool.submit(needed, name, part["words"], part["ids"]["train"][:100_000].clone()).result(), 1)
+        row |= {"tokens per second": round(1000 * ROWS * LENGTH / row["milliseconds"]), "milliseconds": round(row["milliseconds"], 2),
+                "ratio": round(row["ratio"], 3)}
+        print(name, row, flush=True)
+    return {**facts(), "rounds": ROUNDS, "models": found}
+
+
+def prepare() -> dict[str, dict]:
+    """For each unit: number of tokens, ids of the splits, characters of the test text that are predicted."""
+    corpus, found, lengths = load("tinyshakespeare"), {}, set()
+    texts = {split: "\n".join(part.text for part in corpus[split]) for split in ("train", "valid", "test")}
+    for unit, given in TOKENIZERS.items():
+        tokenizer = Tokenizer.train([texts["train"]], **given)
+        ids = {split: torch.tensor(tokenizer.encode(text)) for split, text in texts.items()}
+        shown = len(tokenizer.decode(ids["test"].tolist()))             # white space as the tokenizers leave it
+        found[unit] = {"words": len(tokenizer), "ids": ids, "characters": shown - len(tokenizer.decode(ids["test"][:1].tolist()))}
+        lengths.add(shown)
+    assert len(lengths) == 1, "the tokenizers must leave the same text"
     return found
 
 
@@ -105,31 +219,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--rate", type=float, help="of models that have none yet, instead of looking for one")
+    parser.add_argument("--costs", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    path = RESULTS / "language_models.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"ngrams": {}, "models": {}}
-    corpus = load("tinyshakespeare")
-    texts = {split: "\n".join(part.text for part in corpus[split]) for split in ("train", "valid", "test")}
-    tokenizer = Tokenizer.train([texts["train"]], kind="characters", size=200)
-    ids = {split: torch.tensor(tokenizer.encode(text)) for split, text in texts.items()}
-    ids |= {split: ids[split][:SCORED] for split in ("valid", "test")}
-    stored = lambda: write("language_models", {**facts(), "data": "tinyshakespeare", "length": LENGTH, "rows": ROWS, "steps": STEPS,
-                                               "scored": SCORED, "words": len(tokenizer), **record})
-    record["ngrams"] = record["ngrams"] or count(len(tokenizer), ids)
-    stored()
+    path = RESULTS / f"{NAME}.json"
+    data = prepare()
+    letters = data["characters"]
+
+    def stored():                                                   # read anew: two calls may work at the same time
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"ngrams": {}, "models": {}}
+
+    def store(record):
+        head = {**facts(), "data": "tinyshakespeare", "length": LENGTH, "rows": ROWS, "steps": STEPS,
+                "scored": letters["characters"], "words": {unit: part["words"] for unit, part in data.items()},
+                "test tokens": {unit: len(part["ids"]["test"]) for unit, part in data.items()}}
+        write(NAME, {**head, "ngrams": record["ngrams"], "models": record["models"], "costs": record.get("costs", {})})
+
+    record = stored()
+    if not record["ngrams"]:
+        store(record | {"ngrams": count(letters["words"], letters["ids"])})
+    if given.costs:
+        found = costs([name for name, row in MODELS.items() if row.unit == "characters" or name in stored()["models"]], data)
+        store(stored() | {"costs": found})
+        return
     for name in given.models:
-        if name not in record["models"]:
-            rate, losses = own_rate(name, len(tokenizer), ids)
-            record["models"][name] = {"rate": rate, "valid": losses, "runs": []}
-        entry = record["models"][name]
+        part = data[MODELS[name].unit]
+        if name not in stored()["models"]:
+            rate, losses = (given.rate, {}) if given.rate else own_rate(name, part["words"], part["ids"])
+            record = stored()
+            parameters = sum(p.numel() for p in MODELS[name].make(part["words"]).parameters())
+            record["models"][name] = {"rate": rate, "valid": losses, "parameters": parameters, "runs": []}
+            store(record)
         for seed in given.seeds:
+            entry = stored()["models"][name]
             if any(r["seed"] == seed for r in entry["runs"]):
                 continue
-            entry["parameters"], result = run(name, entry["rate"], seed, len(tokenizer), ids)
-            entry["runs"].append(result)
-            stored()
-            print(f"{name} seed {seed}: {result['seconds']} s, {result['segments']} bits in segments, {result['half overlap']} with half overlap", flush=True)
+            result = run(name, entry["rate"], seed, part["words"], part["ids"], part["characters"])
+            record = stored()
+            record["models"][name]["runs"].append(result)
+            store(record)
+            print(f"{name} seed {seed}: {result['seconds']} s, {result['segments']} bits in segments, {result['half overlap']} with half overlap",
+                  flush=True)
 
 
 if __name__ == "__main__":

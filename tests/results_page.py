@@ -63,6 +63,47 @@ Models that only align are in [lesson 13](../nbs/13_alignment.ipynb). [Lesson 25
 shows how the translators differ with distance and length."""
 
 
+LANGUAGE_MODELS = {"rnn": "plain RNN (10a)", "gru": "GRU (10a)", "lstm": "LSTM (10a)",
+                   "learned": "Transformer, learned positions (30)", "rotary": "Transformer, rotary (30)",
+                   "xl": "Transformer-XL (31)", "gru, pieces": "GRU, pieces of words (10a)",
+                   "rotary, pieces": "Transformer, rotary, pieces of words (30)"}
+
+
+def language_models() -> str:
+    found = record("language_models")
+    costs = found["costs"]
+    def counted(order, entry):
+        return [f"{order}-gram, counted (10a)", "–", "–", f"{entry['bits']:.3f}", "–", "–", "–"]
+    def trained(name, model):
+        of = lambda way: spread([run[way] for run in model["runs"]], 3)
+        cost = costs["models"].get(name)
+        dear = [f"{cost['tokens per second']:,}", f"{cost['megabytes']:.0f}"] if cost else ["–", "–"]
+        more = of("one piece") if "one piece" in model["runs"][0] else of("half overlap")
+        return [LANGUAGE_MODELS[name], f"{model['parameters']:,}", len(model["runs"]), of("segments"), more, *dear]
+    rows = [counted(*item) for item in found["ngrams"].items()]
+    rows += [trained(name, found["models"][name]) for name in LANGUAGE_MODELS
+             if found["models"].get(name, {}).get("runs")]
+    head = ("model (lesson) | parameters | seeds | bits per character, in segments | with more context "
+            "| tokens a second | megabytes")
+    return f"""## Language models
+
+All networks read Shakespeare for {found['steps']:,} steps, with {found['rows']} segments of {found['length']} tokens in
+a step. A token is a character unless the row says otherwise; bits are always per character. The n-grams count
+the whole training text once. The rate of each network was chosen on valid; Transformer-XL takes that of the
+rotary Transformer. The figures are of {found['scored']:,} characters of test: the mean over the seeds, with
+the lowest and the highest.
+
+*In segments*, a model knows nothing of the text before a segment; so Transformer-XL lacks the memory that it
+was trained with. *With more context*, a Transformer reads windows that overlap by half, at twice the cost; a
+recurrent network reads the text in one piece; so does Transformer-XL, with a memory as long as a segment.
+Speed and memory are those of a training step. All models took turns in {costs['rounds']} rounds; the seconds
+are the processor's, because other programs ran, too. Memory is what a fresh process grows by.
+
+{table(head, rows)}
+
+{source("language_models")}"""
+
+
 def demo() -> str:
     found = record("demo")
     def row(one):
@@ -402,8 +443,8 @@ def showing(name: str) -> list[Path]:
 
 def page() -> str:
     """All of docs/results.md."""
-    sections = (opening, scoreboard, demo, captions, attention_controls, small_data, after_training, several_tasks, training_step, decoding,
-                decoding_step, not_reached, all_records)
+    sections = (opening, scoreboard, language_models, demo, captions, attention_controls, small_data, after_training,
+                several_tasks, training_step, decoding, decoding_step, not_reached, all_records)
     return re.sub(r"\n{3,}", "\n\n", "\n\n".join(section() for section in sections)) + "\n"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from transformer_course import diagnosis
 from transformer_course.diagnosis import diagnose
 from transformer_course.exercise_notebooks import all_exercises, prepared
 from transformer_course.one_change import changes, one_change
@@ -24,6 +25,8 @@ def function(source, name):
 CENTRED = "def centred(x):\n    mean = x.mean(-1, keepdim=True)\n    return (x - mean) / math.sqrt(x.shape[-1])\n"
 COUNTED = ("def counted(words, least):\n    found = {}\n    for word in words:\n        found[word] = found.get(word, 0) + 1\n"
            "    return sorted((w, found[w]) for w in found if found[w] >= least)\n")
+GATHERED = ("def counted(words, least):\n    found = {}\n    for word in words:\n        found.setdefault(word, 0)\n"
+            "        found[word] += 1\n    return sorted((w, found[w]) for w in found if found[w] >= least)\n")
 CASES = {"centred": [torch.tensor([[1.0, 2.0, 6.0]]), torch.randn(2, 4, generator=torch.Generator().manual_seed(1))],
          "counted": [["b", "a", "b", "c", "a", "b"]]}
 SLIPS = [
@@ -41,6 +44,8 @@ SLIPS = [
     (COUNTED, "\n    return sorted", "\n        return sorted", "belongs after the block in which it is"),
     (COUNTED, "found = {}\n    for", "found = {}\n    words = words[2:]\n    for", "`2` is the wrong number"),
     (COUNTED, "for w in found if", "for w in words if", "`words` is the wrong variable"),
+    (GATHERED, "+= 1", "+= 2", "`2` is the wrong number"),
+    (GATHERED, "+= 1", "= 1", "`found[word] = 1` should add to the value"),
 ]
 
 
@@ -98,6 +103,53 @@ def test_the_report_names_the_place_and_only_if_all_checks_pass_then():
     assert two.status == "wrong" and two.where == "" and "look here" not in repr(two)
     right = diagnose(function(body.format(-1, ""), "steady_softmax"), exercise)
     assert right.status == "passed" and right.where == ""
+
+
+TOLD = [("return (x, x + k)", "return (x, k + k)", "the first `k` is the wrong variable"),
+        ("return (x, x - k)", "return (x, x - x)", "the third `x` is the wrong variable"),
+        ("return (k * x, k)", "return (k * x, x)", "the second `x` is the wrong variable"),
+        ("return (k, len('äöü' * k))", "return (k, len('äöü' * x))", "`x` is the wrong variable"),
+        ("return (len('äöü' * k), x)", "return (len('äöü' * x), x)", "the first `x` is the wrong variable")]
+
+
+@pytest.mark.parametrize("right, wrong, told", TOLD)
+def test_of_like_names_in_a_line_the_place_says_which(right, wrong, told):
+    right, wrong = (function(f"def paired(x, k):\n    {line}\n", "paired") for line in (right, wrong))
+    def fails(fn):
+        try:
+            return fn(5, 3) != right(5, 3) or fn(2, 7) != right(2, 7)
+        except Exception:
+            return True
+    found = one_change(wrong, fails, lambda fn: not fails(fn))
+    assert found.endswith(f"`, {told}")
+
+
+UNLISTED = "def slopes_by_a_hair(function, x, hair):\n    flat, slopes = x.view(-1), torch.zeros_like(x)\n    for i in range(len(flat)):\n        flat[i] += hair\n        slopes.view(-1)[i] = function(x) / hair\n        flat[i] -= hair\n    return slopes\n"
+
+
+def test_augmented_assignments_do_not_stop_the_search():
+    found = diagnose(function(UNLISTED, "slopes_by_a_hair"), all_exercises()["slopes_by_a_hair"], listed=False)
+    assert found.status == "wrong" and "to the end" not in found.reason
+    assert [told for changed, told in changes(function(UNLISTED, "slopes_by_a_hair")) if "replace the value" in told]
+
+
+@pytest.mark.parametrize("problem", [AttributeError("lineno"), SystemExit(), MemoryError()])
+def test_a_search_that_fails_does_not_cost_the_reason(problem, monkeypatch):
+    def search(*arguments):
+        raise problem
+    exercise, answer = all_exercises()["slopes_by_a_hair"], function(UNLISTED, "slopes_by_a_hair")
+    before = diagnose(answer, exercise, listed=False)
+    monkeypatch.setattr(diagnosis, "one_change", search)
+    found = diagnose(answer, exercise, listed=False)
+    assert found.reason == before.reason and found.status == "wrong" and found.where == ""
+
+
+def test_ctrl_c_ends_the_search(monkeypatch):
+    def search(*arguments):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(diagnosis, "one_change", search)
+    with pytest.raises(KeyboardInterrupt):
+        diagnose(function(UNLISTED, "slopes_by_a_hair"), all_exercises()["slopes_by_a_hair"], listed=False)
 
 
 def test_a_listed_mistake_is_named_and_no_change_is_looked_for():

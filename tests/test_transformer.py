@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from transformer_course.attention import MultiHeadAttention, attention
 from transformer_course.distances import POSITIONS
 from transformer_course.exact_search import astar_search
-from transformer_course.functional import Dropout, causal_mask, dropout, padding_mask, projected_loss, smoothed_cross_entropy
+from transformer_course.functional import Dropout, causal_mask, check_sizes, dropout, padding_mask, projected_loss, smoothed_cross_entropy
 from transformer_course.positions import Learned, Sinusoidal, sinusoids
 from transformer_course.presets import MODELS, PRESETS
 from transformer_course.recipe import inverse_sqrt, linear_decay, noam
@@ -395,3 +395,12 @@ def test_positions_and_schedules():
     assert_close(Sinusoidal(6, ready=3)(2, 4), sinusoids(torch.arange(2, 6), 6))
     assert Learned(6, 9)(1, 2).shape == (2, 6)
     assert noam(16, 4)(4, 0.0) == 1 / 8 and inverse_sqrt(1.0, 4)(16, 0.0) == 0.5 and linear_decay(1.0, 4)(9, 0.25) == 0.75
+
+
+@pytest.mark.parametrize("wrong", [0, -3, 2.0, "3", None, True, [4]])
+def test_sizes_are_checked_by_name(wrong):
+    check_sizes("Owner")
+    check_sizes("Owner", words=1, heads=7)
+    with pytest.raises(ValueError) as found:
+        check_sizes("Owner", words=5, heads=wrong, layers=0)
+    assert str(found.value) == f"Owner: heads must be a positive whole number, not {wrong!r}"

@@ -12,7 +12,7 @@ from transformer_course import protocols
 from transformer_course.distances import POSITIONS
 from transformer_course.search import beam_search, greedy_search, sample
 from transformer_course.training import Settings, evaluate_loss, fit
-from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.transformer_lm import RepetitionPenalty, SegmentBatches, TransformerLM, window_losses
 
 
 def small(seed=1, words=17, **options):
@@ -95,6 +95,9 @@ def test_searches_run_from_a_prompt():
     (lambda: SegmentBatches(text(1), 4), "at least two ids"),
     (lambda: window_losses(small(), text(9), 4, 5), "stride=5 must lie between 1 and length=4"),
     (lambda: window_losses(small(), text(1), 4), "fewer than two words"),
+    (lambda: RepetitionPenalty(0.9), "theta=0.9 must be finite and at least 1"),
+    (lambda: RepetitionPenalty(math.nan), "theta=nan must be finite"),
+    (lambda: RepetitionPenalty(1.2, 0), "last=0 must be at least 1, or None"),
 ])
 def test_refuses(make, message):
     with pytest.raises(ValueError, match=message):
@@ -140,3 +143,34 @@ def test_it_learns_a_text_by_heart():
     fit(model, batches, lambda step, progress: 0.02 * (1 - progress), steps=150, progress=False,
         settings=Settings(smoothing=0.0, seed=1, device="cpu", precision="highest"))
     assert evaluate_loss(model, batches) < 0.2 < before
+
+
+def test_repetition_penalty_is_hugging_faces_on_log_probabilities():
+    from transformers import RepetitionPenaltyLogitsProcessor
+    words = text(3 * 8, words=11).view(3, 8)
+    logp = torch.randn(3, 11, generator=torch.Generator().manual_seed(4)).log_softmax(-1)
+    logp[0, 0] = -math.inf                                                # what may not be written stays so
+    before = logp.clone()
+    for theta in (1.0, 1.2, 3.0):
+        assert_close(RepetitionPenalty(theta)(logp, words, None), RepetitionPenaltyLogitsProcessor(theta)(words, logp.clone()))
+    assert torch.equal(logp, before)
+    assert torch.equal(RepetitionPenalty(2.0)(logp, words[:, :0], None), logp)          # nothing was written yet
+
+
+@pytest.mark.parametrize("last", [1, 3, 8, 9])
+def test_repetition_penalty_of_the_last_words_is_that_of_a_loop(last):
+    words = text(2 * 8, words=11).view(2, 8)
+    logp = torch.randn(2, 11, generator=torch.Generator().manual_seed(5)).log_softmax(-1)
+    found = RepetitionPenalty(1.7, last)(logp, words, None)
+    for b in range(2):
+        for word in range(11):
+            assert found[b, word] == logp[b, word] * (1.7 if word in words[b].tolist()[-last:] else 1.0)
+
+
+def test_rules_against_repetition_work_in_every_search():
+    model, prompts = small(), text(8).view(2, 4)
+    free = greedy_search(model, prompts, 12, 12).tokens
+    held = greedy_search(model, prompts, 12, 12, adjust=RepetitionPenalty(50.0)).tokens
+    different = lambda rows: sum(len(set(row)) for row in rows.tolist())
+    assert different(held) > different(free)
+    assert torch.equal(beam_search(model, prompts, 1, 12, 12, adjust=RepetitionPenalty(50.0)).tokens[:, :11], held[:, :11])

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from .attention import MultiHeadAttention
 from .blocks import FeedForward, Residual
-from .functional import Dropout, padding_mask
+from .functional import Dropout, check_sizes, padding_mask
 from .positions import Learned
 from .text import BOS, EOS, PAD, Tokenizer, pad
 from .transformer import Embedding, Encoder, Output, Parts
@@ -245,10 +245,8 @@ class Bert(nn.Module):
     ):
         super().__init__()
         d_ff = 4 * d_model if d_ff is None else d_ff
-        for name, value in {"words": words, "d_model": d_model, "n_heads": n_heads, "n_layers": n_layers,
-                            "d_ff": d_ff, "max_len": max_len, "segments": segments}.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"Bert: {name} must be a positive whole number, not {value!r}")
+        check_sizes("Bert", words=words, d_model=d_model, n_heads=n_heads, n_layers=n_layers, d_ff=d_ff,
+                    max_len=max_len, segments=segments)
         norm = partial(nn.LayerNorm, eps=eps)
         parts = Parts(
             attention=partial(MultiHeadAttention, d_model, n_heads, attention_dropout),

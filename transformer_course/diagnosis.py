@@ -115,7 +115,7 @@ def diagnose(
     try:
         found = _finding(fn, exercise, ready, listed)
         if found["status"] in ("wrong", "error") and found["reason"] not in ready.mistakes:
-            found |= _where(fn, exercise, ready)
+            found |= _place(fn, exercise, ready)
     except TooLong:
         found = {"status": "error", "reason": endless(ready)}
     except KeyboardInterrupt:
@@ -124,6 +124,16 @@ def diagnose(
         found = {"status": "wrong", "reason": f"it could not be tried to the end: {said(problem)}"}
     return Report(exercise=exercise.name, number=exercise.number, lesson=exercise.lesson,
                   hints=len(ready.hints), running=still_running(), **found)
+
+
+def _place(fn: Callable, exercise: Exercise, ready: Ready) -> dict:
+    "What `_where` finds; a search that fails must not cost the reason that was found before it."
+    try:
+        return _where(fn, exercise, ready)
+    except (TooLong, KeyboardInterrupt):
+        raise
+    except BaseException:                   # a changed answer may do anything
+        return {}
 
 
 def _finding(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> dict:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from .attention import KEY_VALUE, QUERY, MultiHeadAttention
 from .blocks import FeedForward, Residual
 from .distances import InAttention, make_positions
-from .functional import Dropout, causal_mask, padding_mask, projected_loss
+from .functional import Dropout, causal_mask, check_sizes, padding_mask, projected_loss
 from .protocols import Cache
 from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
@@ -318,8 +318,8 @@ class Transformer(nn.Module):
         super().__init__()
         two = isinstance(n_layers, (tuple, list)) and len(n_layers) == 2
         n_encoder, n_decoder = n_layers if two else (n_layers, n_layers)
-        _check_sizes(src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads, d_ff=d_ff,
-                     max_len=max_len, encoder_layers=n_encoder, decoder_layers=n_decoder)
+        check_sizes("Transformer", src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads,
+                    d_ff=d_ff, max_len=max_len, encoder_layers=n_encoder, decoder_layers=n_decoder)
         table = embedding_table(tgt_vocab, d_model)
         src_table = table if tied and src_vocab == tgt_vocab else embedding_table(src_vocab, d_model)
         output = Output(table if tied else nn.Linear(d_model, tgt_vocab, bias=False))
@@ -428,10 +428,3 @@ class Transformer(nn.Module):
         hidden, looks = self.decode(*self.encode(src), tgt[:, :-1], need_weights=True)
         chosen = torch.stack(looks).mean(0) if layer is None else looks[layer]   # (B, H, T, S)
         return chosen.mean(1) if head is None else chosen[:, head]
-
-# %% ../nbs/23_transformer.ipynb #cell-37
-def _check_sizes(**sizes: int) -> None:
-    "Every size must be a positive whole number."
-    for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"Transformer: {name} must be a positive whole number, not {value!r}")

@@ -1,0 +1,93 @@
+"""Copying what came before: one layer against two, a fixed distance against a random one, and heads taken away.
+
+    python experiments/induction.py --seeds 1 2 3
+
+The data are the repeated blocks of lesson 30a. All models have width 64, two heads a layer and rotary positions, and
+are trained for 600 steps of 32 rows at the same rate, unless their name says otherwise; "wide" has a feed-forward
+network four times as wide, and so more parameters than two layers. Heads are chosen by their attention on the blocks
+"valid", and all figures come from the blocks "test", in nats per letter. Writes results/induction.json after each
+seed, and goes on where an earlier call stopped. One thread, some 50 seconds a seed.
+"""
+import argparse
+import json
+
+import torch
+from records import RESULTS, facts, write
+
+from transformer_course.induction import RepeatedBlocks, attention_shares, copy_losses, without_heads
+from transformer_course.recipe import linear_decay
+from transformer_course.training import Settings, fit
+from transformer_course.transformer_lm import TransformerLM
+
+NAME, STEPS, RATE, HEADS = "induction", 600, 0.006, 2
+ANY, TEN = {"shortest": 5, "longest": 16}, {"shortest": 10, "longest": 10}
+MODELS = {                                   # layers, width of the feed-forward network, steps, blocks
+    "two layers": (2, 128, STEPS, ANY),
+    "one layer": (1, 128, STEPS, ANY),
+    "one layer, wide": (1, 512, STEPS, ANY),
+    "one layer, three times the steps": (1, 128, 3 * STEPS, ANY),
+    "one layer, always ten letters": (1, 128, STEPS, TEN),
+}
+
+
+def train(n_layers, d_ff, steps, blocks, seed):
+    torch.manual_seed(seed)
+    data = RepeatedBlocks(**blocks)
+    model = TransformerLM(data.words, d_model=64, n_heads=HEADS, n_layers=n_layers, d_ff=d_ff, dropout=0.0, positions="rotary")
+    fit(model, data, linear_decay(RATE, 50), steps=steps, progress=False,
+        settings=Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest"))
+    return model
+
+
+def take_away(model, seed) -> dict:
+    """What the loss grows by without each head, and without the heads that were chosen on valid."""
+    shares = attention_shares(model, RepeatedBlocks(**ANY, name="valid", batches=10))
+    test = RepeatedBlocks(**ANY, name="test", batches=20)
+    first, second = copy_losses(model, test)
+    heads = [(layer, head) for layer in range(2) for head in range(HEADS)]
+
+    def without(*gone):
+        with without_heads(model, gone):
+            now = copy_losses(model, test)
+        return now[0] - first, now[1] - second
+
+    alone = {head: without(head) for head in heads}
+    best = max(heads, key=lambda head: shares["after the copy"][head].item())
+    before = max(heads, key=lambda head: shares["letter before"][head].item())
+    others = [alone[head][1] for head in heads if head != best]
+    added = {"the induction head": alone[best][1], "its first copy": alone[best][0],
+             "another head at random (mean)": sum(others) / len(others),
+             "the head on the letter before": alone[before][1],
+             "both heads of layer 2": without((1, 0), (1, 1))[1]}
+    rounded = lambda numbers: [round(number, 3) for number in numbers]
+    return {"seed": seed, "induction head": best, "added": {name: round(value, 3) for name, value in added.items()},
+            "shares": {name: [rounded(layer) for layer in share.tolist()] for name, share in shares.items()},
+            "each head": [[rounded(alone[layer, head]) for head in range(HEADS)] for layer in range(2)]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    path = RESULTS / f"{NAME}.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"seeds": [], "models": {}, "removed": []}
+    for seed in given.seeds:
+        if seed in record["seeds"]:
+            continue
+        for name, (n_layers, d_ff, steps, blocks) in MODELS.items():
+            model = train(n_layers, d_ff, steps, blocks, seed)
+            first, second = copy_losses(model, RepeatedBlocks(**blocks, name="test", batches=20))
+            parameters = sum(p.numel() for p in model.parameters())
+            record["models"].setdefault(name, []).append({"seed": seed, "parameters": parameters, "first copy": round(first, 4),
+                                                          "second copy": round(second, 4)})
+            if name == "two layers":
+                record["removed"].append(take_away(model, seed))
+                print(record["removed"][-1], flush=True)
+            print(name, record["models"][name][-1], flush=True)
+        record["seeds"].append(seed)
+        write(NAME, {**facts(), "steps": STEPS, "rate": RATE, "heads": HEADS, **{key: record[key] for key in ("seeds", "models", "removed")}})
+
+
+if __name__ == "__main__":
+    main()
