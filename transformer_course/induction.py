@@ -29,7 +29,7 @@ class RepeatedBlocks:
     Raises ValueError for sizes that are not positive, or that do not fit one another.
     """
 
-    shortest: int = 5        # letters of a block, drawn anew for each row
+    shortest: int = 5        # letters of a block, drawn again for each row
     longest: int = 16
     letters: int = 32        # of the alphabet
     length: int = 32         # T, letters that are predicted in a row
@@ -141,7 +141,7 @@ def without_heads(
     model: nn.Module,                       # with `model.stack.layers`, such as a TransformerLM
     heads: Iterable[tuple[int, int]],       # (layer, head), both numbered from 0
 ) -> Iterator[None]:
-    """Inside the block these heads say nothing: their columns of W^O are zero. Afterwards all is as before.
+    """Inside the block these heads add nothing: their columns of W^O are zero. Afterwards all is as before.
 
     Raises ValueError if there is no such head.
     """
