@@ -133,7 +133,7 @@ class TransformerXL(nn.Module):
     It is lesson 30's `TransformerLM` with positions that are distances, and with a memory. Keeps the course's
     language-model protocol: forward, loss, first, start, step. `forward` and `loss` read one segment without
     a memory; `read` and `stream_loss` go on from one.
-    Raises ValueError if a size does not fit, or the positions cannot bear a memory.
+    Raises ValueError if a size does not fit, or the positions do not work with a memory.
     """
 
     def __init__(
