@@ -95,6 +95,7 @@ def test_lab_leaves_the_users_own_settings_alone(tmp_path, monkeypatch):
     mine, ours = variables["JUPYTER_CONFIG_PATH"].split(os.pathsep)
     told = json.loads((Path(ours) / "labconfig" / "default_setting_overrides.json").read_text(encoding="utf-8"))
     assert mine == "/etc/mine" and told["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    assert told["@jupyterlab/notebook-extension:tracker"]["codeCellConfig"]["lineWrap"]        # no line scrolls sideways
     assert "--LabApp.default_url=/lab/tree/00_index.ipynb" in options and set(tmp_path.iterdir()) == {tmp_path / "learning"}
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / ".lab").write_text("in the way", encoding="utf-8")

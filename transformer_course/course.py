@@ -108,6 +108,7 @@ def start(folder: str | Path) -> Started:
 LAB_DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/filebrowser-extension:browser": {"showLastModifiedColumn": False},      # room for the names
+    "@jupyterlab/notebook-extension:tracker": {"codeCellConfig": {"lineNumbers": False, "lineWrap": True}},
 }
 
 
