@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .text import PAD, pad
 
-# %% ../nbs/06_batching.ipynb #cell-8
+# %% ../nbs/06_batching.ipynb #cell-10
 Example = tuple[list[int], list[int]]   # source ids … EOS, target ids BOS … EOS
 
 
@@ -50,7 +50,7 @@ def batch_plan(
         plan.sort(key=lambda batch: draw.random())
     return plan
 
-# %% ../nbs/06_batching.ipynb #cell-13
+# %% ../nbs/06_batching.ipynb #cell-18
 def collate(
     examples: Sequence[Example],
     batch: Sequence[int],                        # indices into examples
@@ -61,7 +61,7 @@ def collate(
     return (pad([examples[i][0] for i in batch], pad_id, device),
             pad([examples[i][1] for i in batch], pad_id, device))
 
-# %% ../nbs/06_batching.ipynb #cell-16
+# %% ../nbs/06_batching.ipynb #cell-22
 @dataclass(frozen=True)
 class PairBatches:
     """Sentence pairs in batches of similar lengths, for `model.loss(src, tgt)`.

@@ -38,7 +38,7 @@ class Searchable(Protocol):
     def step(self, state: DecodingState, token: Tensor) -> tuple[Tensor, DecodingState]:   # (N,) ids
         "Read one word; return logits (N, V) of the next one, and the state after it."
 
-# %% ../nbs/07_protocols.ipynb #cell-8
+# %% ../nbs/07_protocols.ipynb #cell-10
 @runtime_checkable
 class BatchSource(Protocol):
     """Where the batches of a training or an evaluation come from."""
@@ -94,7 +94,7 @@ class LanguageModel(Searchable, Protocol):
         A scalar; with n smoothings (n,).
         """
 
-# %% ../nbs/07_protocols.ipynb #cell-10
+# %% ../nbs/07_protocols.ipynb #cell-12
 @runtime_checkable
 class Cache(Protocol):
     """What attention keeps of earlier words. Neither method changes the cache: each returns a new one."""
@@ -127,7 +127,7 @@ class AttentionPattern(Protocol):
              dropout: float = 0.0, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         "The same with a cache instead of keys and values; the queries belong to its last words."
 
-# %% ../nbs/07_protocols.ipynb #cell-12
+# %% ../nbs/07_protocols.ipynb #cell-14
 @runtime_checkable
 class AddedPositions(Protocol):
     """Codes that are added to the words."""
@@ -149,7 +149,7 @@ class PositionsInAttention(Protocol):
     def bias(self, query: Tensor, S: int, start: int = 0) -> Tensor | None:   # broadcasts to (B, H, T, S)
         "Numbers to add to the scaled scores, for the projected `query` and keys at 0 … S - 1."
 
-# %% ../nbs/07_protocols.ipynb #cell-14
+# %% ../nbs/07_protocols.ipynb #cell-16
 @runtime_checkable
 class Block(Protocol):
     """A layer of an encoder or of a language model."""

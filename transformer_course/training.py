@@ -30,7 +30,7 @@ from .files import FolderLock
 from .pacing import Budget, Clock, Interrupts, ProgressBar
 from .protocols import BatchSource
 
-# %% ../nbs/06d_training.ipynb #cell-9
+# %% ../nbs/06d_training.ipynb #cell-12
 @dataclass(frozen=True)
 class Settings:
     """What decides a training run besides the model, the batches, the schedule and the optimizer.
@@ -80,7 +80,7 @@ class Settings:
         if not available[self.device]():
             raise ValueError(f"device {self.device!r} is not available on this machine")
 
-# %% ../nbs/06d_training.ipynb #cell-12
+# %% ../nbs/06d_training.ipynb #cell-16
 _LOCK, _USERS = threading.Lock(), {}      # who is inside `matmul_precision` now, first what was there before
 
 
@@ -123,7 +123,7 @@ def accelerator_for(settings: Settings) -> Accelerator:
     return Accelerator(cpu=settings.device == "cpu" or no_accelerator,
                        mixed_precision="bf16" if bf16 else "no")
 
-# %% ../nbs/06d_training.ipynb #cell-15
+# %% ../nbs/06d_training.ipynb #cell-20
 Schedule = Callable[[int, float], float]            # (step from 1, part of the budget spent) -> learning rate
 OptimizerMaker = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -147,7 +147,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return [{"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}]
 
-# %% ../nbs/06d_training.ipynb #cell-18
+# %% ../nbs/06d_training.ipynb #cell-24
 class _Objective(nn.Module):
     "A model's losses as a module's forward, so that Accelerate can wrap it (autocast, many processes)."
 
@@ -161,7 +161,7 @@ class _Objective(nn.Module):
         loss = self.model.loss(*batch, smoothing=0.0)
         return torch.stack([loss, loss.detach()])
 
-# %% ../nbs/06d_training.ipynb #cell-20
+# %% ../nbs/06d_training.ipynb #cell-26
 FACTS = {"step": int, "epoch": int, "position": int, "tokens": int, "seconds": (int, float),
          "loss_sums": list, "history": list, "run": dict, "threads": int}    # notes of a checkpoint
 
@@ -470,7 +470,7 @@ class Trainer:
         if facts["position"] > (steps := len(self.steps_of(facts["epoch"]))):
             raise ValueError(f"its epoch has {steps} steps, not {facts['position']}")
 
-# %% ../nbs/06d_training.ipynb #cell-22
+# %% ../nbs/06d_training.ipynb #cell-28
 @torch.inference_mode()
 def evaluate_loss(
     model: nn.Module,                         # a `Trainable` of lesson 07
@@ -496,7 +496,7 @@ def evaluate_loss(
         raise ValueError("evaluate_loss: the batches have no targets")
     return total / count
 
-# %% ../nbs/06d_training.ipynb #cell-24
+# %% ../nbs/06d_training.ipynb #cell-30
 def fit(
     model: nn.Module,                # a `Trainable` of lesson 07
     batches: BatchSource,            # of sentence pairs: PairBatches(pairs, max_tokens)
