@@ -60,7 +60,7 @@ def kind_name(value: object) -> str:
 def _wrong_kind(got: object, wanted: str, what: str) -> str:
     "The line about a result of another kind."
     return f"{what} should be {wanted}, not {kind_name(got)}" + (
-        "; is there a `return`?" if got is None else "")
+        "; which `return` gave it, or is there none?" if got is None else "")
 
 # %% ../nbs/90c_comparison.ipynb #cell-9
 def _one_short(got: Tensor, expected: Tensor, dim: int) -> str:

@@ -14,6 +14,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
+from unittest.mock import patch
+
+import torch
 
 from .code_edits import RULES, Edit, bodies, moves, steps, variables
 from .safe_calls import TooLong
@@ -138,6 +141,22 @@ MOST = 1500          # changes that are tried
 MOST_ENDLESS = 3     # changes that may not come to an end
 
 
+def _without_loops(make: Callable) -> Callable:
+    "The same, but for a list that contains itself it raises ValueError; PyTorch would end the process."
+    def guarded(data, *args, **options):
+        _look_for_loops(data, ())
+        return make(data, *args, **options)
+    return guarded
+
+
+def _look_for_loops(data: object, above: tuple) -> None:
+    if isinstance(data, (list, tuple)):
+        if any(data is outer for outer in above):
+            raise ValueError("a list that contains itself")
+        for part in data:
+            _look_for_loops(part, (*above, data))
+
+
 def one_change(
     fn: Callable,
     still_fails: Callable[[Callable], bool],    # does it fail where this one failed? May raise TooLong
@@ -149,12 +168,14 @@ def one_change(
     None if there is no such change among the first `most`, or if the function's source is not known.
     """
     endless = 0
-    for changed, told in islice(changes(fn), most):
-        try:
-            if not still_fails(changed) and passes(changed):
-                return told
-        except TooLong:
-            endless += 1
-            if endless == MOST_ENDLESS:
-                return None
+    guards = {name: _without_loops(getattr(torch, name)) for name in ("tensor", "as_tensor")}
+    with patch.multiple(torch, **guards):
+        for changed, told in islice(changes(fn), most):
+            try:
+                if not still_fails(changed) and passes(changed):
+                    return told
+            except TooLong:
+                endless += 1
+                if endless == MOST_ENDLESS:
+                    return None
     return None
