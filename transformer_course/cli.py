@@ -28,7 +28,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-# %% ../nbs/91_cli.ipynb #747bc62f
+# %% ../nbs/91_cli.ipynb #cell-6
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   rich_markup_mode=None,
                   help="How sequence models became the Transformer: train, translate, generate, evaluate, compare.")
@@ -144,7 +144,7 @@ def data_verify(
     if any(state not in ("ok", "not here") for state in states.values()):
         raise typer.Exit(1)
 
-# %% ../nbs/91_cli.ipynb #2ce25e04
+# %% ../nbs/91_cli.ipynb #cell-13
 Folder = Annotated[Path, typer.Argument(
     help="A folder that `train` wrote, or a name on the Hugging Face Hub.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
@@ -198,7 +198,7 @@ def train(
     print(_scores_on_valid(trained.config["valid"]))
     print(f"saved in {out}")
 
-# %% ../nbs/91_cli.ipynb #8c5e6a0e
+# %% ../nbs/91_cli.ipynb #cell-14
 def _what_to_train(given: dict, resumed: Path | None) -> tuple[type, dict]:
     "A translator or a writer, and its job: what was given, and what the run to resume or the defaults say."
     from transformer_course.lm_presets import LANGUAGE_MODELS
@@ -222,7 +222,7 @@ def _scores_on_valid(valid: dict) -> str:
     return (f"valid: BLEU {valid['bleu']:.1f}, exact match {valid['exact_match']:.1%}"
             + ("" if valid["aer"] is None else f", AER {valid['aer']:.3f}"))
 
-# %% ../nbs/91_cli.ipynb #cell-15
+# %% ../nbs/91_cli.ipynb #cell-16
 def _decoded(raw_lines: Iterable[bytes]) -> Iterator[str | ValueError]:
     "Lines of bytes as text, or what is wrong with them."
     for number, raw in enumerate(raw_lines, start=1):
@@ -244,7 +244,7 @@ def _checked(translator, sentences: Iterable[str | ValueError],
         except ValueError as problem:
             yield name, problem
 
-# %% ../nbs/91_cli.ipynb #cell-17
+# %% ../nbs/91_cli.ipynb #cell-18
 GROUP = 256   # lines that are translated together
 
 
@@ -271,7 +271,7 @@ def _print_answers(answers: Sequence[str | ValueError]) -> int:
         print(one_line(problem), file=sys.stderr, flush=True)
     return len(problems)
 
-# %% ../nbs/91_cli.ipynb #cell-18
+# %% ../nbs/91_cli.ipynb #cell-19
 @app.command()
 def translate(
     folder: Folder,
@@ -306,7 +306,7 @@ def _device(name: str) -> str:
         return name
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
-# %% ../nbs/91_cli.ipynb #45c73fc1
+# %% ../nbs/91_cli.ipynb #cell-22
 @app.command()
 def generate(
     folder: Folder,
@@ -337,7 +337,7 @@ def generate(
     wanted = [prompt for prompt in prompts or [""] for _ in range(count)]
     print("\n".join(writer.generate(wanted, seed=seed, **options)))
 
-# %% ../nbs/91_cli.ipynb #abf4dd7e
+# %% ../nbs/91_cli.ipynb #cell-24
 @app.command()
 def evaluate(
     folder: Folder,
@@ -379,7 +379,7 @@ def _trained(folder: Path, device: str):
     kind = Writer if config["model"] in LANGUAGE_MODELS else Translator
     return kind(model.to(device), tokenizer, config)
 
-# %% ../nbs/91_cli.ipynb #cell-23
+# %% ../nbs/91_cli.ipynb #cell-26
 @app.command()
 def compare(
     data: Annotated[str, typer.Option(help="A data set of sentence pairs.")] = "micro-hindi",
@@ -411,7 +411,7 @@ def compare(
         use_style()
         print(f"drawn in {save(draw_scoreboard(rows)[0], picture)}", file=sys.stderr)
 
-# %% ../nbs/91_cli.ipynb #cell-25
+# %% ../nbs/91_cli.ipynb #cell-28
 def _draw_alignment(translators: dict, pair, path: Path) -> Path:
     "Attention of each model that has it, over one sentence pair, gold links outlined."
     from transformer_course import plots
@@ -424,7 +424,7 @@ def _draw_alignment(translators: dict, pair, path: Path) -> Path:
                        title=name, gold=pair.links, xlabel="English, read", ylabel="Hindi, written")
     return plots.save(axes[0], path)
 
-# %% ../nbs/91_cli.ipynb #cell-26
+# %% ../nbs/91_cli.ipynb #cell-29
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo-output"),
@@ -461,7 +461,7 @@ def demo(
     (out / "scoreboard.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"the figures:      {out / 'scoreboard.json'}")
 
-# %% ../nbs/91_cli.ipynb #cell-28
+# %% ../nbs/91_cli.ipynb #cell-31
 PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch",
             "matplotlib", "numpy", "tqdm", "typer", "rich")
 
@@ -496,7 +496,7 @@ def _advice() -> list[str]:
         advice.append(f"less than 1 GiB is free in {Path.home()}: downloads and checkpoints may fail")
     return advice
 
-# %% ../nbs/91_cli.ipynb #cell-29
+# %% ../nbs/91_cli.ipynb #cell-32
 @app.command()
 def doctor() -> None:
     """Show versions, devices and data, and what to do about what is missing."""
@@ -511,7 +511,7 @@ def doctor() -> None:
     for line in _advice():
         print(f"- {line}")
 
-# %% ../nbs/91_cli.ipynb #cell-32
+# %% ../nbs/91_cli.ipynb #cell-35
 @app.command()
 def start(folder: Annotated[Path, typer.Argument(
         help="A new folder, or one that was started before.")]) -> None:
@@ -543,7 +543,7 @@ def lab(
         os.execve(sys.executable, words, {**os.environ, **variables})
     raise SystemExit(subprocess.run(words, cwd=found, env={**os.environ, **variables}).returncode)
 
-# %% ../nbs/91_cli.ipynb #cell-33
+# %% ../nbs/91_cli.ipynb #cell-36
 def _row(report) -> dict:
     "A report for `check --json`, with what is known of its exercise."
     from transformer_course.exercise_notebooks import all_exercises
@@ -576,7 +576,7 @@ def check(
     print(f"{passed} of {len(reports)} exercises passed, "
           f"{sum(r.status == 'not attempted' for r in reports)} not attempted")
 
-# %% ../nbs/91_cli.ipynb #cell-34
+# %% ../nbs/91_cli.ipynb #cell-37
 @app.command()
 def progress(folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path(".")) -> None:
     """Show which lessons and exercises are done."""
@@ -602,7 +602,7 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     console.print("  ".join(f"{mark(status)} {status}" for status in MARKS))
     print("\n".join(found.summary()))
 
-# %% ../nbs/91_cli.ipynb #56753725
+# %% ../nbs/91_cli.ipynb #cell-40
 @app.command()
 def export(
     folder: Folder,
@@ -620,6 +620,6 @@ def export(
     theirs = "AutoModelForCausalLM" if isinstance(trained, Writer) else "AutoModelForSeq2SeqLM"
     print(f"{out} holds a {name}; in Hugging Face's library: {theirs}.from_pretrained({str(out)!r})")
 
-# %% ../nbs/91_cli.ipynb #cell-40
+# %% ../nbs/91_cli.ipynb #cell-43
 if __name__ == "__main__" and "__file__" in globals():
     main()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['model_card', 'save_model', 'load_model']
 
-# %% ../nbs/25d_model_folder.ipynb #82124926
+# %% ../nbs/25d_model_folder.ipynb #cell-4
 import json
 from collections.abc import Collection
 from functools import partial
@@ -23,7 +23,7 @@ from .lm_presets import LANGUAGE_MODELS
 from .presets import MODELS, known
 from .text import Tokenizer
 
-# %% ../nbs/25d_model_folder.ipynb #f4fc19c3
+# %% ../nbs/25d_model_folder.ipynb #cell-6
 def _of_translations(valid: dict) -> list[str]:
     "The lines of a card about a translator's scores."
     aer = "" if valid["aer"] is None else format(valid["aer"], ".3f")
@@ -69,7 +69,7 @@ def model_card(config: dict) -> str:
               f"Cite: {config.get('data_citation')}.", ""]
     return "\n".join(lines)
 
-# %% ../nbs/25d_model_folder.ipynb #0325eac5
+# %% ../nbs/25d_model_folder.ipynb #cell-8
 def save_model(
     folder: str | Path,
     model: nn.Module,
@@ -84,7 +84,7 @@ def save_model(
         "tokenizer.json": tokenizer.to_json().encode(),
         "README.md": model_card(config).encode()})
 
-# %% ../nbs/25d_model_folder.ipynb #04e27c19
+# %% ../nbs/25d_model_folder.ipynb #cell-11
 _ALL = MODELS | LANGUAGE_MODELS
 _KINDS = {"model": str, "sizes": dict} | dict.fromkeys(
     ("preset", "data", "pair", "data_licence", "data_citation"), (str, type(None))) | dict.fromkeys(
@@ -169,7 +169,7 @@ def _check_shapes(file: Path, sizes: dict, model: nn.Module, weights: dict[str, 
         raise ValueError(f"{file} ({told}), vocabulary and weights do not fit: {wrong[0]} would be "
                          f"{here.get(wrong[0], 'nothing')} and is {there.get(wrong[0], 'nothing')}")
 
-# %% ../nbs/25d_model_folder.ipynb #747c01f4
+# %% ../nbs/25d_model_folder.ipynb #cell-16
 def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Tensor]) -> nn.Module:
     "The model of a configuration, with its weights; nothing is allocated before everything fits."
     sizes, V = config["sizes"], len(tokenizer)
@@ -193,7 +193,7 @@ def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Te
     put_weights(model, weights)
     return model
 
-# %% ../nbs/25d_model_folder.ipynb #f95cf08b
+# %% ../nbs/25d_model_folder.ipynb #cell-18
 def _download(name: str, options: dict) -> str:
     "The folder of a model on the Hub, downloaded if needed."
     try:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'PRESETS', 'Preset', 'known', 'build']
 
-# %% ../nbs/25a_presets.ipynb #f46c72a3
+# %% ../nbs/25a_presets.ipynb #cell-4
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from .text import BOS
 from .text_to_text import t5
 from .transformer import Transformer
 
-# %% ../nbs/25a_presets.ipynb #b21e4a2c
+# %% ../nbs/25a_presets.ipynb #cell-6
 def _t5(words: int, target_words: int, **sizes) -> Transformer:
     "A T5 as a translator: a target begins with BOS, as everywhere here, and both languages share one table."
     if words != target_words:
@@ -72,7 +72,7 @@ class Preset:
         kind = model.partition("-")[0]
         return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
 
-# %% ../nbs/25a_presets.ipynb #f5872ee4
+# %% ../nbs/25a_presets.ipynb #cell-10
 def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float,
             **other) -> Preset:
     "Sizes of a Transformer and of the recurrent models; the scoreboard prints how many parameters each has."

@@ -6,7 +6,7 @@
 __all__ = ['NOTE', 'Job', 'note_job', 'read_job', 'check_folder', 'held', 'tokenizer_for', 'check_lengths', 'settings_for',
            'record_of', 'Run', 'carry_out', 'facts_of', 'train_model']
 
-# %% ../nbs/25e_runs.ipynb #191922b7
+# %% ../nbs/25e_runs.ipynb #cell-4
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from .text import Tokenizer
 from .training import Settings, Trainer, accelerator_for, fit
 from .translating import encode_pairs, positions_in
 
-# %% ../nbs/25e_runs.ipynb #3656b8b9
+# %% ../nbs/25e_runs.ipynb #cell-6
 @dataclass(frozen=True)
 class Job:
     """What is trained. Raises ValueError for a model or preset that does not exist."""
@@ -121,7 +121,7 @@ def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> 
             raise ValueError(
                 f"pair {number} of {split} has {longest} tokens, and the model has {positions} positions")
 
-# %% ../nbs/25e_runs.ipynb #6c506c69
+# %% ../nbs/25e_runs.ipynb #cell-12
 def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Settings:
     """The settings of a training by the job's preset; only translators smooth their labels."""
     smoothing = {"smoothing": 0.0} if job.model in LANGUAGE_MODELS else {}

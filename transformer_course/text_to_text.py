@@ -135,7 +135,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #636c5e0b
+# %% ../nbs/33_text_to_text.ipynb #cell-60
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Translator']
 
-# %% ../nbs/25_translation.ipynb #33079f63
+# %% ../nbs/25_translation.ipynb #cell-18
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +24,7 @@ from .text import Tokenizer
 from .training import accelerator_for
 from .translating import SearchOptions, source_row, translate
 
-# %% ../nbs/25_translation.ipynb #d931b4a5
+# %% ../nbs/25_translation.ipynb #cell-19
 class Translator(ModelHubMixin, library_name="transformer-course", tags=["translation"]):
     """A trained model with its tokenizer and what is known of them."""
 

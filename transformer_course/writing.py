@@ -6,7 +6,7 @@
 __all__ = ['running_ids', 'train_writer', 'TextScore', 'token_losses', 'score_text', 'Generation', 'in_turn', 'write_on',
            'Writer']
 
-# %% ../nbs/31b_writing.ipynb #7d254eff
+# %% ../nbs/31b_writing.ipynb #cell-4
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -182,7 +182,7 @@ def write_on(
         found |= dict(zip(rows, search(model, src, room).tokens.tolist()))
     return [found[i] for i in range(len(prompts))]
 
-# %% ../nbs/31b_writing.ipynb #5b89cbb1
+# %% ../nbs/31b_writing.ipynb #cell-14
 class Writer(ModelHubMixin, library_name="transformer-course", tags=["text-generation"]):
     """A trained language model with its tokenizer and what is known of them."""
 
