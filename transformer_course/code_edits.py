@@ -87,7 +87,7 @@ def _choices(node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.comprehension) and node.ifs:
         yield ast.comprehension(node.target, node.iter, [], node.is_async), "leaves something out"
 
-# %% ../nbs/90m_code_edits.ipynb #1a1cfeed
+# %% ../nbs/90m_code_edits.ipynb #cell-8
 ALIKE = [set(names.split()) for names in (
     "sum mean prod amax amin max min", "argmax argmin", "log log2 log10 log1p exp",
     "floor ceil round int float", "any all", "tril triu", "softmax log_softmax sigmoid", "append extend",
@@ -185,7 +185,7 @@ def _indices(node: ast.AST) -> Iterator[Edit]:
         for other in _moved(node.slice):
             yield ast.Subscript(node.value, other, node.ctx), "is shifted by one"
 
-# %% ../nbs/90m_code_edits.ipynb #35f25506
+# %% ../nbs/90m_code_edits.ipynb #cell-10
 STEPS = {
     "({}).mT": "should be transposed", "({}).T": "should be transposed", "-({})": "has the wrong sign",
     "({}).logical_not()": "should be the opposite mask", "not ({})": "should be the opposite",
