@@ -154,7 +154,7 @@ def _arguments(node: ast.AST) -> Iterator[Edit]:
     for i in range(len(args) - 1):
         turned = [*args[:i], args[i + 1], args[i], *args[i + 2:]]
         yield ast.Call(node.func, turned, node.keywords), "has its arguments in the wrong order"
-    for i in range(len(args)):
+    for i in range(len(args) if name not in ("float", "int") else 0):       # float() would be 0
         yield ast.Call(node.func, args[:i] + args[i + 1:], node.keywords), "has an argument too many"
     if name == "range" and len(args) in (1, 2):
         first, last = map(ast.unparse, [ast.Constant(0), *args][-2:])
@@ -193,8 +193,8 @@ def _indices(node: ast.AST) -> Iterator[Edit]:
 # %% ../nbs/90m_code_edits.ipynb #cell-10
 STEPS = {
     "({}).mT": "should be transposed", "({}).T": "should be transposed", "-({})": "has the wrong sign",
-    "~({})": "should be the opposite mask", "not ({})": "should be the opposite",
-    "1 - ({})": "should be 1 minus this", "1 / ({})": "should be 1 divided by this",
+    "({}).logical_not()": "should be the opposite mask", "not ({})": "should be the opposite",
+    "1 - ({})": "should be 1 minus this", "({}) ** -1": "should be 1 divided by this",
     "({}) ** 2": "should be squared", "({}) ** 0.5": "lacks a square root",
     "({}).sqrt()": "lacks a square root", "abs({})": "lacks the absolute value", "({}).exp()": "lacks `exp`",
     "({}).log()": "lacks a logarithm", "({}).softmax(-1)": "lacks a softmax", "({}).sum(-1)": "lacks a sum",
