@@ -5,8 +5,8 @@
 
 The encoder is that of bert.py. Pre-training sees the pairs of train as two segments and no label: it guesses hidden words, and
 whether the hypothesis belongs to the premise. Three seeds; each draws its own labelled pairs. For every start the first seed tries
-both RATES, and the one that is better on valid serves all seeds; test is scored with all and chooses nothing. `--longer` adds a run from
-scratch with all labels and as many steps in all as a pre-trained one, one seed. Writes results/entailment.json after each start and goes on
+both RATES, and the one that is better on valid serves all seeds; test is scored with all and chooses nothing. `--longer` adds runs from
+scratch with all labels and as many steps in all as a pre-trained one. Writes results/entailment.json after each start and goes on
 where an earlier call stopped. One thread.
 """
 import argparse
@@ -90,7 +90,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     data = Pairs()
-    for name, seed in [(name, seed) for seed in given.seeds for name in STARTS[:2]] + given.longer * [(STARTS[2], SEEDS[0])]:
+    for name, seed in [(name, seed) for seed in given.seeds for name in STARTS[:2]] + [(STARTS[2], seed) for seed in given.seeds if given.longer]:
         record = noted()
         entry = record["starts"].setdefault(name, {"pretraining": [], "runs": []})
         if any(about["seed"] == seed for about in entry["pretraining"]):

