@@ -7,7 +7,8 @@ each, with as many batches of its own or with as many as all tasks together. `sp
 and without span corruption of sentences that have no partner. `captions`: Multi30k to German and to French in one model
 (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Other rates are chosen on valid, with seed 1; test is
 scored once by each model whose rate was chosen. The rate of the span corruption itself is not tuned. A model alone gets the
-batches of all tasks only if its own are not enough for 99 % on valid, and then at the joint model's rate. Goes on where an
+batches of all tasks only if its own are not enough for 99 % on valid; the rates for it are the joint model's and the one that
+was best with its own batches, if they differ. Goes on where an
 earlier call stopped; writes results/text_to_text.json. One thread.
 """
 import argparse
@@ -150,7 +151,10 @@ def with_best_rate(entry, seeds, run, stored, rates=RATES):
             held[rate] = run(rate, 1)
             tried[str(rate)] = held[rate]("valid")
             stored()
-    entry["rate"] = max(rates, key=lambda rate: mean(tried[str(rate)].values())) if len(rates) > 1 else rates[0]
+    best = max(rates, key=lambda rate: mean(tried[str(rate)].values())) if len(rates) > 1 else rates[0]
+    if entry.get("rate", best) != best:
+        entry.pop("runs", None)                     # of a rate that was taken before the others were tried
+    entry["rate"] = best
     for seed in seeds:
         runs = entry.setdefault("runs", [])
         if not any(r["seed"] == seed for r in runs):
@@ -206,7 +210,8 @@ def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
             if solved or name.split()[1] not in budgets:
                 continue
             entry = runs.setdefault(name, {}).setdefault(kind, {})
-            rates = RATES if own == OWN else (runs["joint"]["rate"],)
+            found = {runs["joint"]["rate"], runs["alone, own batches"][kind]["rate"]} if own > OWN else RATES
+            rates = tuple(sorted(found))
             with_best_rate(entry, seeds, lambda *given, kind=kind, own=own: run([kind], own, *given), stored, rates)
 
 
