@@ -6,7 +6,7 @@
 __all__ = ['NAMES', 'QUESTIONS', 'TextTask', 'facts_of', 'story_tasks', 'story_split', 'held_out', 'Buckets', 'GatedFeedForward',
            't5', 'sentinel_tokens', 'sentinel_ids', 'corrupt_spans', 'restore_spans', 'SpanBatches']
 
-# %% ../nbs/33_text_to_text.ipynb #cell-4
+# %% ../nbs/33_text_to_text.ipynb #573a4f23
 import hashlib
 import math
 import random
@@ -22,7 +22,7 @@ from .attention import MultiHeadAttention
 from .batching import Example, batch_plan, collate
 from .blocks import FeedForward, Residual
 from .distances import InAttention
-from .functional import Dropout
+from .functional import Dropout, check_sizes
 from .micro_reviews import MEN, PLACES, THINGS, WOMEN
 from .seq2seq import embedding_table
 from .text import EOS, PAD, Tokenizer
@@ -135,7 +135,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #cell-60
+# %% ../nbs/33_text_to_text.ipynb #68e82fae
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -157,7 +157,14 @@ def t5(
     Root-mean-square norms before the sublayers, no biases, one table of buckets for all layers of a stack.
     Two conventions differ from the published files: our attention divides by √K, theirs does not, and with
     `tied` our input is multiplied by √D where their output is divided by it. Loading sees to both.
+    Raises ValueError for a size that is not a positive whole number, or n_layers that is no number or pair.
     """
+    both = n_layers if isinstance(n_layers, (tuple, list)) else (n_layers, n_layers)
+    if len(both) != 2:
+        raise ValueError(f"t5: n_layers must be one number, or two for encoder and decoder, not {n_layers!r}")
+    n_encoder, n_decoder = both
+    check_sizes("t5", words=words, d_model=d_model, n_heads=n_heads, encoder_layers=n_encoder,
+                decoder_layers=n_decoder, d_ff=d_ff, **{} if d_head is None else {"d_head": d_head})
     norm = partial(nn.RMSNorm, eps=eps)
     think = (partial(GatedFeedForward, d_model, d_ff, dropout=dropout) if gated
              else partial(FeedForward, d_model, d_ff, dropout, bias=False))
@@ -171,7 +178,6 @@ def t5(
 
     table = embedding_table(words, d_model)
     embedding = Embedding(table, None, dropout, scaled=tied)
-    n_encoder, n_decoder = n_layers if isinstance(n_layers, (tuple, list)) else (n_layers, n_layers)
     return Transformer.from_parts(
         embedding, embedding, Encoder(n_encoder, parts(True)), Decoder(n_decoder, parts(False)),
         Output(table if tied else nn.Linear(d_model, words, bias=False)),
