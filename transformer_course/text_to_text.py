@@ -6,7 +6,7 @@
 __all__ = ['NAMES', 'QUESTIONS', 'TextTask', 'facts_of', 'story_tasks', 'story_split', 'held_out', 'Buckets', 'GatedFeedForward',
            't5', 'sentinel_tokens', 'sentinel_ids', 'corrupt_spans', 'restore_spans', 'SpanBatches']
 
-# %% ../nbs/33_text_to_text.ipynb #573a4f23
+# %% ../nbs/33_text_to_text.ipynb #cell-4
 import hashlib
 import math
 import random
@@ -72,7 +72,7 @@ def held_out(story: str) -> bool:
     """Whether the story's combination of name, place and thing is kept for the test."""
     return story_split(story) == "test"
 
-# %% ../nbs/33_text_to_text.ipynb #cell-59
+# %% ../nbs/33_text_to_text.ipynb #cell-61
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
@@ -135,7 +135,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #68e82fae
+# %% ../nbs/33_text_to_text.ipynb #cell-62
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -183,7 +183,7 @@ def t5(
         Output(table if tied else nn.Linear(d_model, words, bias=False)),
         pad_id, bos_id=pad_id, eos_id=eos_id)
 
-# %% ../nbs/33_text_to_text.ipynb #cell-61
+# %% ../nbs/33_text_to_text.ipynb #cell-63
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:
     """Names of marks for `Tokenizer.train(specials=…)`: the first gap's comes last, so its id is the highest.
 
@@ -262,7 +262,7 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinels: Seque
                          f"the source needs {wanted}")
     return [token for place in source for token in (spans[place] if place in marks else [place])]
 
-# %% ../nbs/33_text_to_text.ipynb #cell-62
+# %% ../nbs/33_text_to_text.ipynb #cell-64
 @dataclass(frozen=True)
 class SpanBatches:
     """Span corruption of plain texts as batches for `fit`: each epoch cuts other gaps.

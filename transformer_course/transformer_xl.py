@@ -6,7 +6,7 @@
 __all__ = ['Memory', 'visible', 'shift', 'RelativeXL', 'RecentCache', 'TransformerXL', 'remembered', 'StreamBatches', 'Streaming',
            'stream_losses', 'multiply_adds']
 
-# %% ../nbs/31_transformer_xl.ipynb #466e6372
+# %% ../nbs/31_transformer_xl.ipynb #cell-4
 import hashlib
 import math
 import random
@@ -266,7 +266,7 @@ def remembered(layer: EncoderLayer, old: Tensor) -> Any:   # (B, M, D) -> a cach
     heads, residual = layer.self_attention.heads, layer.residuals[0]
     return layer.self_attention.new_cache().append(*heads.project(residual.before(old), KEY_VALUE))
 
-# %% ../nbs/31_transformer_xl.ipynb #dcbd1451
+# %% ../nbs/31_transformer_xl.ipynb #cell-29
 @dataclass(frozen=True, eq=False)
 class StreamBatches:
     """One long text as parallel streams: row i of a batch goes on where row i of the batch before ended.
@@ -285,8 +285,8 @@ class StreamBatches:
             raise ValueError(f"StreamBatches: a text of shape {tuple(self.ids.shape)} is too short for "
                              f"rows={self.rows}: each stream needs a word to predict")
         if (each := (len(self.ids) - 1) // self.rows) < self.length:
-            raise ValueError(f"StreamBatches: length={self.length} is more than the {each} words that each of "
-                             f"rows={self.rows} streams predicts in a text of {len(self.ids)}")
+            raise ValueError(f"StreamBatches: length={self.length} is more than the {each} words that each "
+                             f"of rows={self.rows} streams predicts in a text of {len(self.ids)}")
 
     def _cut(self, offset: int) -> list[tuple[int, int, int]]:   # offset, words read before, words predicted
         "Equal streams from word `offset` on, in segments; fewer than `rows` words are left over at the end."
@@ -360,7 +360,7 @@ class Streaming(nn.Module):
                 kept[:, self.model.memory - new.shape[1]:] = new
         return loss
 
-# %% ../nbs/31_transformer_xl.ipynb #9f8e9a6f
+# %% ../nbs/31_transformer_xl.ipynb #cell-33
 @torch.no_grad()
 def stream_losses(
     model: TransformerXL,       # in evaluation mode
