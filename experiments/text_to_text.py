@@ -332,7 +332,8 @@ def language_of(text, telling):
 
 
 def captions(record, stored, seeds, steps=1600, rate=4e-3):
-    """Multi30k from English to German and to French: one model by prefix, and a model for each with half of the steps.
+    """Multi30k from English to German and to French: one model by prefix, and a model for each, with half of the steps
+    or with as many.
 
     The rate is that of the preset `tiny`; nothing is chosen.
     """
@@ -363,12 +364,11 @@ def captions(record, stored, seeds, steps=1600, rate=4e-3):
                                "examples": [{"en": english[i]} | {code: written[code][i] for code in LANGUAGES} for i in range(0, 40, 10)]})
         stored()
         print({name: record[name] for name in ("seconds", "test", "obeyed", "rule", "examples")}, flush=True)
-    for code in LANGUAGES:
-        alone = record.setdefault("alone", {})
-        if code not in alone:
-            alone[code] = run([code], steps // 2)[1]
+    for name, own in (("alone", steps // 2), ("alone, all batches", steps)):
+        for code in [code for code in LANGUAGES if code not in record.setdefault(name, {})]:
+            record[name][code] = run([code], own)[1]
             stored()
-            print(code, "alone", alone[code], flush=True)
+            print(code, name, record[name][code], flush=True)
 
 
 PARTS = {"lesson": lesson, "tasks": tasks, "sentences": sentences, "spans": spans, "captions": captions}
