@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LONG', 'Shown', 'shown', 'kind_name', 'difference', 'first_difference', 'relation', 'altered']
 
-# %% ../nbs/90c_comparison.ipynb #7fd1f85a
+# %% ../nbs/90c_comparison.ipynb #cell-4
 import math
 from itertools import permutations
 from numbers import Number, Real
@@ -140,7 +140,7 @@ def _tensors(got: object, expected: Tensor, what: str) -> str | None:
     got, expected = got.detach(), expected.detach()
     return _form(got, expected, what) or _values(got, expected, what)
 
-# %% ../nbs/90c_comparison.ipynb #f5ee0516
+# %% ../nbs/90c_comparison.ipynb #cell-13
 def _numbers(got: object, expected: Number, what: str) -> str | None:
     if isinstance(got, Tensor) and got.dim() == 0 and got.device.type != "meta":
         got = got.item()
@@ -224,7 +224,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #0842643b
+# %% ../nbs/90c_comparison.ipynb #cell-19
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 

@@ -121,7 +121,7 @@ def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> 
             raise ValueError(
                 f"pair {number} of {split} has {longest} tokens, and the model has {positions} positions")
 
-# %% ../nbs/25e_runs.ipynb #cell-12
+# %% ../nbs/25e_runs.ipynb #b3f2b32f
 def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Settings:
     """The settings of a training by the job's preset; only translators smooth their labels."""
     smoothing = {"smoothing": 0.0} if job.model in LANGUAGE_MODELS else {}
@@ -163,8 +163,8 @@ def carry_out(
     if folder is not None and process.is_main_process:
         note_job(folder, job)
     process.wait_for_everyone()
-    return fit(model, learn, linear_decay(preset.of(job.model)[1], preset.warmup), run.budget.steps, run.budget.minutes,
-               run.resume, run.progress, valid=held_out, settings=run.settings,
+    schedule = linear_decay(preset.of(job.model)[1], preset.warmup)
+    return fit(model, learn, schedule, run.budget.steps, run.budget.minutes, run.resume, run.progress, valid=held_out, settings=run.settings,
                folder=None if folder is None else folder / "checkpoints")
 
 
