@@ -249,6 +249,10 @@ def changed(folders, name, tmp_path, options=None, without=None, **tensors):
 
 @pytest.mark.parametrize("name, options, message", [
     ("GPT-2", {"model_type": "llama"}, "model_type 'llama' is not known: choose one of gpt2, bert, t5, marian, pegasus"),
+    ("GPT-2", {"model_type": ["gpt2"]}, r"model_type \['gpt2'\] is not known: choose one of gpt2, bert"),
+    ("GPT-2", {"pad_token_id": 37}, "config.json: the option pad_token_id is 37, and ids must be less than vocab_size, which is 37"),
+    ("T5", {"eos_token_id": 99}, "the option eos_token_id is 99, and ids must be less than vocab_size"),
+    ("MarianMT", {"decoder_start_token_id": 999}, "the option decoder_start_token_id is 999, and ids must be less than vocab_size"),
     ("GPT-2", {"rope_theta": 1e4}, r"the option rope_theta \(10000.0\) is not known for GPT-2"),
     ("GPT-2", {"scale_attn_by_inverse_layer_idx": True}, "the option scale_attn_by_inverse_layer_idx is True, and only this is known here: False"),
     ("GPT-2", {"activation_function": "quick_gelu"}, "the option activation_function is 'quick_gelu', and only this is known here: 'gelu_new'"),
@@ -287,6 +291,8 @@ def test_a_missing_size_is_named(folders, tmp_path):
     ("GPT-2", {"transformer.h.1.attn.c_attn.weight": torch.ones(60, 20)}, r"c_attn.weight has the shape \(60, 20\), and by config.json it should have \(20, 60\)"),
     ("GPT-2", {"wpe.weight": torch.ones(150, 20)}, "the tensor transformer.wpe.weight is there twice"),
     ("GPT-2", {"transformer.ln_f.bias": torch.ones(20, dtype=torch.long)}, "transformer.ln_f.bias holds torch.int64, not real numbers"),
+    ("GPT-2", {"transformer.ln_f.bias": torch.tensor([*[0.0] * 19, math.nan])}, "the tensor transformer.ln_f.bias holds NaN or infinity"),
+    ("T5", {"shared.weight": torch.full((37, 20), -math.inf)}, "the tensor shared.weight holds NaN or infinity"),
     ("BERT", {"cls.seq_relationship.bias": None}, r"the tensor cls.seq_relationship.bias \(2,\) is missing"),
     ("T5", {"encoder.embed_tokens.weight": torch.ones(37, 20)}, "encoder.embed_tokens.weight should be a copy of shared.weight"),
     ("MarianMT", {"final_logits_bias": None}, r"the tensor final_logits_bias \(1, 37\) is missing"),
@@ -621,6 +627,13 @@ def test_a_sentence_has_one_vector_whatever_its_company(words):
     assert_close(together.norm(dim=-1), torch.ones(5))
     with pytest.raises(ValueError, match="there are no sentences"):
         sentence_vectors(model, Given(), [])
+    with pytest.raises(ValueError, match="must be a list of texts, not one text"):
+        sentence_vectors(model, Given(), "the lion ran")
+    for wrong in ("", " \n", 3):
+        with pytest.raises(ValueError, match="each sentence must be a text with words, not "):
+            sentence_vectors(model, Given(), ["the lion ran", wrong])
+    with pytest.raises(ValueError, match=rf"which knows 5 pieces: of 'the lion ran' it makes id {max(Given().encode('the lion ran'))}"):
+        sentence_vectors(Bert(5, 12, 3, 2, 20, max_len=8).eval(), Given(), ["the lion ran"])
     with pytest.raises(ValueError, match="a sentence has 10 tokens, and the model reads 8"):
         sentence_vectors(model, Given(), ["the lion saw a dog the lion saw a"])
 

@@ -406,7 +406,7 @@ BERT_WITH_TASKS = Family(
             "cls.predictions.decoder.bias": "cls.predictions.bias"},
     unused=r"bert\.embeddings\.position_ids")
 
-# %% ../nbs/34a_layouts.ipynb #cell-16
+# %% ../nbs/34a_layouts.ipynb #92ba2be4
 def _meaning(kind, value, what: str):
     "What an allowed value of an option means here."
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -451,8 +451,8 @@ def read_options(
 ) -> dict:
     """The sizes of our model.
 
-    Raises ValueError, with the option's name, if one is unknown, missing, contradicts another, or has a value
-    that no model of this library follows.
+    Raises ValueError, with the option's name, if one is unknown, missing, contradicts another, is the id of a
+    special word outside the vocabulary, or has a value that no model of this library follows.
     """
     options, config = EVERYWHERE | family.options, family.mend(config)
     for key in config:
@@ -467,6 +467,10 @@ def read_options(
                              f"{ours}")
         if ours is not None:
             sizes[ours], said[ours] = value, source
+    for ours in ("pad_id", "bos_id", "eos_id"):
+        if sizes.get(ours, 0) >= sizes["words"]:
+            raise ValueError(f"{file}: the option {said[ours]} is {sizes[ours]}, and ids must be less than "
+                             f"vocab_size, which is {sizes['words']}")
     return sizes
 
 
