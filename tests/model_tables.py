@@ -145,7 +145,7 @@ a third. Rules that ignore who did it are right on more; the lesson measures the
 
 {source("entailment")}{_tuned("entailment", '''
 
-The same pairs, with all weights of a MiniLM trained:
+The same pairs, with all weights of the network trained. MiniLM had met labelled sentence pairs before:
 
 ''')}"""
 
