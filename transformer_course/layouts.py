@@ -406,7 +406,7 @@ BERT_WITH_TASKS = Family(
             "cls.predictions.decoder.bias": "cls.predictions.bias"},
     unused=r"bert\.embeddings\.position_ids")
 
-# %% ../nbs/34a_layouts.ipynb #92ba2be4
+# %% ../nbs/34a_layouts.ipynb #cell-16
 def _meaning(kind, value, what: str):
     "What an allowed value of an option means here."
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
