@@ -208,7 +208,7 @@ class PretrainingBatches:
                  list(self.specials), self.starts and sorted(self.starts))
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-# %% ../nbs/32_bert.ipynb #037f1d04
+# %% ../nbs/32_bert.ipynb #cell-41
 class Pooler(nn.Module):
     """The vector of a whole text, made from that of [CLS]."""
 
