@@ -21,7 +21,7 @@ from torch.testing import assert_close
 from transformer_course.bert import Bert, BertForPreTraining
 from transformer_course.describing import describe
 from transformer_course.functional import padding_mask
-from transformer_course.layouts import BERT_WITH_TASKS, FAMILIES, entries, marian, read_options, to_ours, to_theirs, write_options
+from transformer_course.layouts import BERT_WITH_TASKS, FAMILIES, entries, gpt2, marian, read_options, to_ours, to_theirs, write_options
 from transformer_course.pretrained import (from_pretrained, load_tokenizer, mean_pooled, read_tensors, save_pretrained, sentence_vectors,
                                            settled)
 from transformer_course.records import recorded
@@ -250,9 +250,9 @@ def changed(folders, name, tmp_path, options=None, without=None, **tensors):
 @pytest.mark.parametrize("name, options, message", [
     ("GPT-2", {"model_type": "llama"}, "model_type 'llama' is not known: choose one of gpt2, bert, t5, marian, pegasus"),
     ("GPT-2", {"model_type": ["gpt2"]}, r"model_type \['gpt2'\] is not known: choose one of gpt2, bert"),
-    ("GPT-2", {"pad_token_id": 37}, "config.json: the option pad_token_id is 37, and ids must be less than vocab_size, which is 37"),
-    ("T5", {"eos_token_id": 99}, "the option eos_token_id is 99, and ids must be less than vocab_size"),
-    ("MarianMT", {"decoder_start_token_id": 999}, "the option decoder_start_token_id is 999, and ids must be less than vocab_size"),
+    ("GPT-2", {"pad_token_id": 37}, "config.json: the option pad_token_id is 37, and ids must be less than the number of words, which is 37"),
+    ("T5", {"eos_token_id": 99}, "the option eos_token_id is 99, and ids must be less than the number of words"),
+    ("MarianMT", {"decoder_start_token_id": 999}, "the option decoder_start_token_id is 999, and ids must be less than the number of words"),
     ("GPT-2", {"rope_theta": 1e4}, r"the option rope_theta \(10000.0\) is not known for GPT-2"),
     ("GPT-2", {"scale_attn_by_inverse_layer_idx": True}, "the option scale_attn_by_inverse_layer_idx is True, and only this is known here: False"),
     ("GPT-2", {"activation_function": "quick_gelu"}, "the option activation_function is 'quick_gelu', and only this is known here: 'gelu_new'"),
@@ -342,6 +342,7 @@ SIZES = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20, "dropout": 0.0}
     (lambda: TransformerLM(13, **SIZES, positions="none"), None, "GPT-2 cannot hold a model without position codes"),
     (lambda: TransformerLM(13, **SIZES, norm="post"), None, r"GPT-2 cannot hold norms after the sublayers \(post-norm\)"),
     (lambda: TransformerLM(13, **SIZES, activation=F.leaky_relu), None, "GPT-2: activation .* has no name there: choose one of gelu_new"),
+    (lambda: gpt2(13, 12, 3, 2, 20, pad_id=0, bos_id=1), None, "GPT-2: eos_id is 50256, and ids must be less than the number of words, which is 13"),
     (lambda: Transformer(13, 13, **SIZES, norm="pre"), "marian", r"MarianMT cannot hold norms before the sublayers \(pre-norm\)"),
     (lambda: Transformer(13, 13, **SIZES), "pegasus", r"Pegasus cannot hold norms after the sublayers \(post-norm\)"),
     (lambda: Transformer(13, 17, **SIZES), None, "MarianMT cannot hold separate matrices for source, target and output"),

@@ -467,11 +467,16 @@ def read_options(
                              f"{ours}")
         if ours is not None:
             sizes[ours], said[ours] = value, source
+    _check_ids(sizes, f"{file}: the option ", said)
+    return sizes
+
+
+def _check_ids(sizes: Mapping, where: str, names: Mapping[str, str]) -> None:
+    "Raise ValueError if a special word lies outside the vocabulary."
     for ours in ("pad_id", "bos_id", "eos_id"):
         if sizes.get(ours, 0) >= sizes["words"]:
-            raise ValueError(f"{file}: the option {said[ours]} is {sizes[ours]}, and ids must be less than "
-                             f"vocab_size, which is {sizes['words']}")
-    return sizes
+            raise ValueError(f"{where}{names.get(ours, ours)} is {sizes[ours]}, and ids must be less than the "
+                             f"number of words, which is {sizes['words']}")
 
 
 def same_function(one: Callable, other: Callable) -> bool:
@@ -483,8 +488,9 @@ def same_function(one: Callable, other: Callable) -> bool:
 def write_options(family: Family, sizes: Mapping) -> dict:
     """The config.json of which `read_options` makes these sizes.
 
-    Raises ValueError for an activation that has no name there.
+    Raises ValueError for an activation that has no name there, and for a special word outside the vocabulary.
     """
+    _check_ids(sizes, f"{family.name}: ", {})
     config = {"model_type": family.model_type, "architectures": [family.architecture],
               "is_encoder_decoder": "decoder_layers" in sizes}
     for key, (ours, kind, *default) in family.options.items():
