@@ -273,9 +273,9 @@ class Bert(nn.Module):
             x = self.embedding.words(tokens) + self.segments(segments)
         except IndexError:                 # on a CPU; looking beforehand would make a GPU wait
             known, kinds = len(self.embedding.weight), len(self.segments.weight)
-            raise ValueError(f"Bert: ids must be from 0 to {known - 1} and segments from 0 to {kinds - 1}, and "
-                             f"here they go from {tokens.min()} to {tokens.max()} and from {segments.min()} to "
-                             f"{segments.max()}") from None
+            raise ValueError(f"Bert: ids must be from 0 to {known - 1} and segments from 0 to {kinds - 1}, "
+                             f"and here they go from {tokens.min()} to {tokens.max()} and from "
+                             f"{segments.min()} to {segments.max()}") from None
         return self.stack(self.embedding.place(x), padding_mask(tokens, self.pad_id)[:, None, None])[0]
 
 

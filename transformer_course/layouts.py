@@ -475,8 +475,8 @@ def _check_ids(sizes: Mapping, where: str, names: Mapping[str, str]) -> None:
     "Raise ValueError if a special word lies outside the vocabulary."
     for ours in ("pad_id", "bos_id", "eos_id"):
         if sizes.get(ours, 0) >= sizes["words"]:
-            raise ValueError(f"{where}{names.get(ours, ours)} is {sizes[ours]}, and ids must be less than the "
-                             f"number of words, which is {sizes['words']}")
+            raise ValueError(f"{where}{names.get(ours, ours)} is {sizes[ours]}, and ids must be less than "
+                             f"the number of words, which is {sizes['words']}")
 
 
 def same_function(one: Callable, other: Callable) -> bool:
@@ -488,7 +488,7 @@ def same_function(one: Callable, other: Callable) -> bool:
 def write_options(family: Family, sizes: Mapping) -> dict:
     """The config.json of which `read_options` makes these sizes.
 
-    Raises ValueError for an activation that has no name there, and for a special word outside the vocabulary.
+    Raises ValueError for an activation that has no name there, and a special word outside the vocabulary.
     """
     _check_ids(sizes, f"{family.name}: ", {})
     config = {"model_type": family.model_type, "architectures": [family.architecture],
