@@ -104,7 +104,7 @@ def _where(fn: Callable, exercise: Exercise, ready: Ready) -> dict:
     told = one_change(fn, still_fails, passes, MOST if failed else FEW)
     return {"where": told} if told else {}
 
-# %% ../nbs/90f_diagnosis.ipynb #6fb23b2e
+# %% ../nbs/90f_diagnosis.ipynb #cell-15
 def diagnose(
     fn: Callable,
     exercise: Exercise,
