@@ -1,22 +1,26 @@
 """One T5 for several tasks: joint against separate training, two languages by prefix, and span corruption first.
 
-    python experiments/text_to_text.py --parts lesson tasks spans captions
+    python experiments/text_to_text.py --parts lesson tasks sentences spans captions
 
 `lesson`: the rate of lesson 33's own model, chosen on valid. `tasks`: four tasks in one model, in turn, against a model for
-each, with as many batches of its own or with as many as all tasks together. `spans`: Hindi to English from few pairs, with
+each, with as many batches of its own or with as many as all tasks together. `sentences`: a fifth task, "is this sentence right?",
+at the rate of the model of four; in half of its sentences the verb has the wrong number. `spans`: Hindi to English from few pairs, with
 and without span corruption of sentences that have no partner. `captions`: Multi30k to German and to French in one model
 (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Other rates are chosen on valid, with seed 1; test is
 scored once by each model whose rate was chosen. The rate of the span corruption itself is not tuned. A model alone gets the
-batches of all tasks only if its own are not enough for 99 % on valid, and then at the joint model's rate. Goes on where an
+batches of all tasks only if its own are not enough for 99 % on valid; the rates for it are the joint model's and the one that
+was best with its own batches, if they differ. Goes on where an
 earlier call stopped; writes results/text_to_text.json. One thread.
 """
 import argparse
 import json
+import math
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from random import Random
 from statistics import mean
 
 import torch
@@ -24,6 +28,9 @@ from records import RESULTS, facts, write
 
 from transformer_course.batching import PairBatches
 from transformer_course.corpora import load
+from transformer_course.hindi_grammar import Clause, NounPhrase, noun_phrase, realise
+from transformer_course.hindi_lexicon import LIVING, NOUNS, VERBS
+from transformer_course.hindi_parts import pick, sayable, some_adjective, some_clause, some_noun
 from transformer_course.recipe import linear_decay
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.text import EOS, PAD, Tokenizer
@@ -35,6 +42,7 @@ RATES, LESSON_RATES = (2.5e-3, 5e-3), (1.25e-3, 2.5e-3, 5e-3)
 SMALL = {"d_model": 64, "n_heads": 4, "n_layers": (2, 1), "d_ff": 128, "dropout": 0.0}      # the lesson's
 OWN, TOKENS = 400, 512                            # batches of each task in the joint model; cells of a batch
 SOLVED = 0.99                                     # a model alone that has this on valid gets no more batches
+JUDGED = {"train": 2000, "valid": 100, "test": 250}    # fours of sentences to judge
 SPANS = {"rate": 0.3, "mean_length": 2.0}         # sentences are short: about ten words
 PRETRAINING, PRETRAINING_RATE, TUNING, PAIRS = 500, 2.5e-3, 300, (1000,)
 CAPTIONS = {"d_model": 128, "n_heads": 4, "n_layers": (3, 2), "d_ff": 256, "dropout": 0.1}
@@ -66,6 +74,48 @@ def splits(most=None):
     return {"train": told("train", most) + opinions(reviews["train"][:-400]) + translations(hindi["train"]),
             "valid": told("valid") + opinions(reviews["valid"]) + translations(hindi["valid"]),
             "test": told("test") + opinions(reviews["train"][-400:]) + opinions(reviews["test"], "twins") + translations(hindi["test"])}
+
+
+def said(clause: Clause, subject: NounPhrase) -> list[str]:
+    """The clause's words with another subject; the verb stays as it is."""
+    words, own = realise(clause)[0], clause.subject.english
+    first = words.index(own[0])
+    return [w.text for w in (*words[:first], *subject.english, *words[first + len(own):])]
+
+
+def four_sentences(rng: Random) -> tuple[str, list[str]]:
+    """Where its subject and verb are used together, and "the boy sings", "the boys sing", "the boys sings", "the boy sing".
+
+    The first two are right. Each word is in as many right sentences as wrong ones.
+    """
+    while True:
+        noun = some_noun(rng, LIVING)
+        adjective = some_adjective(rng, noun, 0.25)
+        boy, boys = (noun_phrase(noun, "the", adjective, plural) for plural in (False, True))
+        sings = some_clause(rng, boy, tense=pick(rng, ("present", "progressive", "past progressive")), adjuncts=0.15)
+        if sayable(sings.verb, sings.tense, boys):
+            sing = replace(sings, subject=boys)
+            total = list(NOUNS).index(noun.english) + list(VERBS).index(sings.verb.english)
+            return ({0: "test", 1: "valid"}.get(total % 6, "train"),
+                    [" ".join(said(*which)) for which in ((sings, boy), (sing, boys), (sings, boys), (sing, boy))])
+
+
+def judgements(seed: int = 1) -> dict[str, list[TextTask]]:
+    """Sentences to judge, none of them twice; subjects and verbs of valid and test never meet in train."""
+    rng, taken, found = Random(f"judgements {seed}"), set(), {split: [] for split in JUDGED}
+    while any(len(found[split]) < 4 * n for split, n in JUDGED.items()):
+        split, four = four_sentences(rng)
+        if len(found[split]) < 4 * JUDGED[split] and taken.isdisjoint(four):
+            taken.update(four)
+            found[split] += [TextTask("right", f"right : {text}", answer) for text, answer in zip(four, ("yes", "yes", "no", "no"))]
+    return found
+
+
+def by_word_counts(data) -> float:
+    """Share of the test sentences that a classifier of word counts judges rightly: each word votes as its training sentences say."""
+    votes = {answer: Counter(w for t in data["train"] if t.target == answer for w in t.source.split()) for answer in ("yes", "no")}
+    says = lambda text: sum(math.log((votes["yes"][w] + 1) / (votes["no"][w] + 1)) for w in text.split())
+    return round(mean((says(t.source) > 0) == (t.target == "yes") for t in data["test"]), 4)
 
 
 def by_kind(tasks):
@@ -150,7 +200,10 @@ def with_best_rate(entry, seeds, run, stored, rates=RATES):
             held[rate] = run(rate, 1)
             tried[str(rate)] = held[rate]("valid")
             stored()
-    entry["rate"] = max(rates, key=lambda rate: mean(tried[str(rate)].values())) if len(rates) > 1 else rates[0]
+    best = max(rates, key=lambda rate: mean(tried[str(rate)].values())) if len(rates) > 1 else rates[0]
+    if entry.get("rate", best) != best:
+        entry.pop("runs", None)                     # of a rate that was taken before the others were tried
+    entry["rate"] = best
     for seed in seeds:
         runs = entry.setdefault("runs", [])
         if not any(r["seed"] == seed for r in runs):
@@ -179,7 +232,18 @@ def lesson(record, stored, seeds):
 
 def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
     """Four tasks in one model, against a model for each, or for each of some kinds."""
-    data = splits()
+    joint_and_alone(record, stored, seeds, splits(), kinds, budgets, RATES)
+
+
+def sentences(record, stored, seeds, rate):
+    """A fifth task in one model with the four, against a model for it alone."""
+    judged = judgements()
+    record["word counts"] = by_word_counts(judged)
+    joint_and_alone(record, stored, seeds, {name: of + judged[name] for name, of in splits().items()}, ["right"], ("own", "all"), (rate,))
+
+
+def joint_and_alone(record, stored, seeds, data, kinds, budgets, joint_rates):
+    """One model for all tasks, and a model for each or for some kinds."""
     tokenizer = Tokenizer.train([text for t in data["train"] for text in (t.source, t.target)], kind="words", size=2000)
     sources = {kind: PairBatches(encoded(tokenizer, of), TOKENS) for kind, of in by_kind(data["train"]).items()}
     record.update({"own": OWN, "all": OWN * len(sources), "batch_tokens": TOKENS, "sizes": SMALL, "words": len(tokenizer),
@@ -199,15 +263,17 @@ def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
         return score
 
     runs = record.setdefault("models", {})
-    with_best_rate(runs.setdefault("joint", {}), seeds, lambda *given: run(list(sources), OWN, *given), stored)
     for kind in kinds or sources:
-        for own, name in ((OWN, "alone, own batches"), (OWN * len(sources), "alone, all batches")):
-            solved = own > OWN and max(score[kind] for score in runs["alone, own batches"][kind]["valid"].values()) >= SOLVED
-            if solved or name.split()[1] not in budgets:
-                continue
-            entry = runs.setdefault(name, {}).setdefault(kind, {})
-            rates = RATES if own == OWN else (runs["joint"]["rate"],)
-            with_best_rate(entry, seeds, lambda *given, kind=kind, own=own: run([kind], own, *given), stored, rates)
+        entry = runs.setdefault("alone, own batches", {}).setdefault(kind, {})
+        if "own" in budgets:
+            with_best_rate(entry, seeds, lambda *given, kind=kind: run([kind], OWN, *given), stored)
+    with_best_rate(runs.setdefault("joint", {}), seeds, lambda *given: run(list(sources), OWN, *given), stored, joint_rates)
+    for kind in kinds or sources:
+        alone = runs["alone, own batches"][kind]
+        if "all" in budgets and max(min(score.values()) for score in alone["valid"].values()) < SOLVED:
+            entry = runs.setdefault("alone, all batches", {}).setdefault(kind, {})
+            with_best_rate(entry, seeds, lambda *given, kind=kind: run([kind], OWN * len(sources), *given), stored,
+                           tuple(sorted({runs["joint"]["rate"], alone["rate"]})))
 
 
 def spans(record, stored, seeds):
@@ -305,7 +371,7 @@ def captions(record, stored, seeds, steps=1600, rate=4e-3):
             print(code, "alone", alone[code], flush=True)
 
 
-PARTS = {"lesson": lesson, "tasks": tasks, "spans": spans, "captions": captions}
+PARTS = {"lesson": lesson, "tasks": tasks, "sentences": sentences, "spans": spans, "captions": captions}
 
 
 def main() -> None:
@@ -321,7 +387,8 @@ def main() -> None:
     for name in given.parts:
         part = record.setdefault(name, {})
         stored = lambda: write("text_to_text", {**facts(), **{k: v for k, v in record.items() if k in PARTS}})
-        PARTS[name](part, stored, given.seeds, *([given.kinds, given.budgets] if name == "tasks" else []))
+        more = {"tasks": lambda: (given.kinds, given.budgets), "sentences": lambda: (record["tasks"]["models"]["joint"]["rate"],)}
+        PARTS[name](part, stored, given.seeds, *more.get(name, tuple)())
         stored()
 
 

@@ -2,9 +2,10 @@
 
     python experiments/transformer_xl.py --parts micro characters cost --seeds 1 2 3
 
-micro: micro-text in words, L = 16; no memory, memories of 16 and 48 words and, as a control, segments of 64 words without a
-memory. Each model has a rate of its own: the first one, doubled until that is worse on `valid` (seed 1, half of the steps). Also the
-loss of the first 5,000 test words from exactly c words each, for several c, which says how much context a model can use.
+micro: micro-text in words, L = 16; no memory, and memories of 16 and 48 words. Two controls have no memory either: segments of 64
+words, and segments of 16 that are read in the order of the streams, as a memory needs them, and not in random order. Each model has
+a rate of its own: the first one, doubled until that is worse on `valid` (seed 1, half of the steps). Also the loss of the first 5,000
+test words from exactly c words each, for several c, which says how much context a model can use.
 characters: tinyshakespeare in characters (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA), L = 32; no
 memory, and a memory of 96. Rates as above, with a quarter of the steps, on the first 30,000 characters of `valid`.
 cost: untrained networks read a text in windows of W words moved by one word, in windows of W that overlap by half, and in a stream that
@@ -30,7 +31,8 @@ SETTINGS = {"micro": {"length": 16, "rows": 32, "steps": 900, "tried": 450, "fir
             "characters": {"length": 32, "rows": 24, "steps": 2400, "tried": 600, "first rate": 0.003, "warm-up": 100, "scored": 30_000,
                            "sizes": {"d_model": 64, "n_heads": 4, "n_layers": 2, "dropout": 0.0}}}
 # name: (words in a segment, memory); as many words to a step in all models of a part
-MODELS = {"micro": {"segments": (16, 0), "memory 16": (16, 16), "memory 48": (16, 48), "segments of 64": (64, 0)},
+MODELS = {"micro": {"segments": (16, 0), "memory 16": (16, 16), "memory 48": (16, 48), "segments of 64": (64, 0),
+                    "streams, no memory": (16, 0)},
           "characters": {"segments": (32, 0), "memory 96": (32, 96)}}
 CONTEXTS = (2, 4, 8, 16, 24, 32, 48, 64)
 FIRST = 5000                                                    # test words in the curve over contexts
@@ -66,8 +68,9 @@ def train(part, name, rate, seed, steps, words, ids):
     rows = given["rows"] * given["length"] // length
     torch.manual_seed(seed)
     model, begun = TransformerXL(words, memory=memory, **given["sizes"]), time.process_time()
-    batches = StreamBatches(ids["train"], length, rows) if memory else SegmentBatches(ids["train"], length, rows)
-    fit(Streaming(model, rows) if memory else model, batches, linear_decay(rate, given["warm-up"]), steps=steps, progress=False,
+    in_order = memory or name.startswith("streams")
+    batches = (StreamBatches if in_order else SegmentBatches)(ids["train"], length, rows)
+    fit(Streaming(model, rows) if in_order else model, batches, linear_decay(rate, given["warm-up"]), steps=steps, progress=False,
         settings=Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest"))
     return model.eval(), time.process_time() - begun
 

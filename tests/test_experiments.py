@@ -219,6 +219,21 @@ def test_the_language_of_a_text_is_that_of_more_telling_words():
     assert [text_to_text.language_of(text, telling) for text in ("EIN Hund, un ...", "un in Paris", "ein chien", "in Paris")] == ["de", "fr", None, None]
 
 
+def test_a_sentence_to_judge_shares_its_words_with_others_of_both_answers(monkeypatch):
+    monkeypatch.setattr(text_to_text, "JUDGED", {"train": 31, "valid": 7, "test": 11})
+    found = text_to_text.judgements()
+    assert {split: len(of) for split, of in found.items()} == {"train": 124, "valid": 28, "test": 44}
+    met = {}
+    for split, of in found.items():
+        for four in (of[i:i + 4] for i in range(0, len(of), 4)):
+            assert [t.target for t in four] == ["yes", "yes", "no", "no"] and len({t.source for t in four}) == 4
+            right, wrong = (sorted(w for t in two for w in t.source.split()) for two in (four[:2], four[2:]))
+            assert right == wrong and four[0].source != four[1].source                    # no word tells
+        met[split] = {t.source for t in of}
+    assert not met["train"] & met["test"] and not met["valid"] & met["test"]
+    assert text_to_text.by_word_counts(found) == 0.5
+
+
 def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
     calls, entry = [], {}
     def run(rate, seed):
@@ -232,6 +247,9 @@ def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
     assert calls == [(2.5e-3, 1), (2.5e-3, 1, "valid"), (5e-3, 1), (5e-3, 1, "valid"), (5e-3, 1, "test"), (5e-3, 2), (5e-3, 2, "test")]
     text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
     assert len(calls) == 7                                            # nothing is run twice
+    old = {"rate": 2.5e-3, "runs": [{"seed": 1, "test": {}}, {"seed": 2, "test": {}}]}    # from before another rate was tried
+    text_to_text.with_best_rate(old, [1], run, lambda: None)
+    assert old["rate"] == 5e-3 and old["runs"] == [{"seed": 1, "test": {"a": 0.6, "b": 0.5}}]
 
 
 def test_bert_tells_the_kinds_of_tokens_and_their_shares_sum_to_one():

@@ -196,3 +196,15 @@ def test_a_t5_learns_to_fill_gaps():
     before = evaluate_loss(model, batches)
     fit(model, batches, linear_decay(1e-2, 20), steps=150, settings=Settings(device="cpu", precision="highest", smoothing=0.0), progress=False)
     assert evaluate_loss(model, batches) < 0.5 * before
+
+
+@pytest.mark.parametrize("sizes, words", [
+    ({"n_layers": 0}, "t5: encoder_layers must be a positive whole number, not 0"),
+    ({"n_layers": (3, 0)}, "t5: decoder_layers must be a positive whole number, not 0"),
+    ({"n_layers": (2, 1, 1)}, "t5: n_layers must be one number, or two for encoder and decoder, not (2, 1, 1)"),
+    ({"n_layers": 1.5}, "t5: encoder_layers must be a positive whole number, not 1.5"), ({"d_ff": 0}, "t5: d_ff must be"),
+    ({"d_head": 0}, "t5: d_head must be"), ({"n_heads": True}, "t5: n_heads must be"), ({"d_model": 6.0}, "t5: d_model must be"),
+    ({"words": 0}, "t5: words must be")])
+def test_a_t5_of_no_size_is_refused(sizes, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        t5(**{"words": 23, "d_model": 12, "n_heads": 3, "n_layers": (2, 1), "d_ff": 20} | sizes)

@@ -265,7 +265,7 @@ def test_searches_write_with_it():
 
 # streams
 
-@pytest.mark.parametrize("n, length, rows", [(50, 7, 3), (29, 4, 5), (9, 20, 2)])
+@pytest.mark.parametrize("n, length, rows", [(50, 7, 3), (29, 4, 5), (9, 4, 2)])
 def test_streams_go_on_where_they_stopped(n, length, rows):
     ids = torch.arange(n)
     batches = StreamBatches(ids, length, rows)
@@ -280,7 +280,7 @@ def test_streams_go_on_where_they_stopped(n, length, rows):
         assert len(predicted.unique()) == len(predicted) == sum(map(batches.tokens, plan)) > n - 1 - length - rows
     assert batches.plan(3, 1) == batches.plan(3, 1)
     assert len({batches.plan(3, epoch)[0][0] for epoch in range(20)}) > 1
-    assert batches.fingerprint() != StreamBatches(ids, length + 1, rows).fingerprint()
+    assert batches.fingerprint() != StreamBatches(ids, length - 1, rows).fingerprint()
 
 
 def test_every_word_of_a_text_is_scored_once_in_any_number_of_rows():
@@ -414,8 +414,15 @@ def test_bad_input_is_named():
         stream_losses(model, text(9), 0)
     with pytest.raises(ValueError, match="a text of 3 words"):
         stream_losses(model, text(3), 2, rows=4)
-    with pytest.raises(ValueError, match="length=3 and rows=0"):
+    with pytest.raises(TypeError, match="needs a TransformerXL, not TransformerLM"):
+        stream_losses(model.lm, text(9), 2)
+    with pytest.raises(ValueError, match="rows must be a positive whole number, not 0"):
         StreamBatches(text(9), 3, 0)
+    with pytest.raises(ValueError, match="length must be a positive whole number, not 2.5"):
+        StreamBatches(text(9), 2.5, 2)
+    with pytest.raises(ValueError, match="length=5 is more than the 4 words that each of rows=2 streams predicts in a text of 10"):
+        StreamBatches(text(10), 5, 2)
+    StreamBatches(text(11), 5, 2)                                            # exactly one segment in each
     with pytest.raises(ValueError, match="too short for rows=9"):
         StreamBatches(text(9), 3, 9)
     with pytest.raises(ValueError, match="2 streams in the batch, 3 in the memory"):

@@ -22,7 +22,7 @@ from .attention import MultiHeadAttention
 from .batching import Example, batch_plan, collate
 from .blocks import FeedForward, Residual
 from .distances import InAttention
-from .functional import Dropout
+from .functional import Dropout, check_sizes
 from .micro_reviews import MEN, PLACES, THINGS, WOMEN
 from .seq2seq import embedding_table
 from .text import EOS, PAD, Tokenizer
@@ -72,7 +72,7 @@ def held_out(story: str) -> bool:
     """Whether the story's combination of name, place and thing is kept for the test."""
     return story_split(story) == "test"
 
-# %% ../nbs/33_text_to_text.ipynb #cell-59
+# %% ../nbs/33_text_to_text.ipynb #cell-61
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
@@ -135,7 +135,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #cell-60
+# %% ../nbs/33_text_to_text.ipynb #cell-62
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -158,7 +158,14 @@ def t5(
     Root-mean-square norms before the sublayers, no biases, one table of buckets for all layers of a stack.
     Two conventions differ from the published files: our attention divides by √K, theirs does not, and with
     `tied` our input is multiplied by √D where their output is divided by it. Loading sees to both.
+    Raises ValueError for a size that is not a positive whole number, or n_layers that is no number or pair.
     """
+    both = n_layers if isinstance(n_layers, (tuple, list)) else (n_layers, n_layers)
+    if len(both) != 2:
+        raise ValueError(f"t5: n_layers must be one number, or two for encoder and decoder, not {n_layers!r}")
+    n_encoder, n_decoder = both
+    check_sizes("t5", words=words, d_model=d_model, n_heads=n_heads, encoder_layers=n_encoder,
+                decoder_layers=n_decoder, d_ff=d_ff, **{} if d_head is None else {"d_head": d_head})
     norm = partial(nn.RMSNorm, eps=eps)
     think = (partial(GatedFeedForward, d_model, d_ff, dropout=dropout) if gated
              else partial(FeedForward, d_model, d_ff, dropout, bias=False))
@@ -172,13 +179,12 @@ def t5(
 
     table = embedding_table(words, d_model)
     embedding = Embedding(table, None, dropout, scaled=tied)
-    n_encoder, n_decoder = n_layers if isinstance(n_layers, (tuple, list)) else (n_layers, n_layers)
     return Transformer.from_parts(
         embedding, embedding, Encoder(n_encoder, parts(True)), Decoder(n_decoder, parts(False)),
         Output(table if tied else nn.Linear(d_model, words, bias=False)),
         pad_id, bos_id=pad_id if bos_id is None else bos_id, eos_id=eos_id)
 
-# %% ../nbs/33_text_to_text.ipynb #cell-61
+# %% ../nbs/33_text_to_text.ipynb #cell-63
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:
     """Names of marks for `Tokenizer.train(specials=…)`: the first gap's comes last, so its id is the highest.
 
@@ -257,7 +263,7 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinels: Seque
                          f"the source needs {wanted}")
     return [token for place in source for token in (spans[place] if place in marks else [place])]
 
-# %% ../nbs/33_text_to_text.ipynb #cell-62
+# %% ../nbs/33_text_to_text.ipynb #cell-64
 @dataclass(frozen=True)
 class SpanBatches:
     """Span corruption of plain texts as batches for `fit`: each epoch cuts other gaps.

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from .attention import KEY_VALUE
 from .distances import InAttention
+from .functional import check_sizes
 from .positions import Sinusoidal
 from .transformer import EncoderLayer, State
 from .transformer_lm import TransformerLM
@@ -271,7 +272,7 @@ class StreamBatches:
     """One long text as parallel streams: row i of a batch goes on where row i of the batch before ended.
 
     For `Streaming`. Each epoch begins at another word and with an empty memory.
-    Raises ValueError if a number is not positive, or the text is too short for the rows.
+    Raises ValueError if a number is not a positive whole one, or a stream is shorter than a segment.
     """
 
     ids: Tensor          # (n,) the text
@@ -279,11 +280,13 @@ class StreamBatches:
     rows: int = 16       # B, streams
 
     def __post_init__(self):
-        if self.length < 1 or self.rows < 1:
-            raise ValueError(f"StreamBatches: length={self.length} and rows={self.rows} must be at least 1")
+        check_sizes("StreamBatches", length=self.length, rows=self.rows)
         if self.ids.dim() != 1 or len(self.ids) <= self.rows:
             raise ValueError(f"StreamBatches: a text of shape {tuple(self.ids.shape)} is too short for "
                              f"rows={self.rows}: each stream needs a word to predict")
+        if (each := (len(self.ids) - 1) // self.rows) < self.length:
+            raise ValueError(f"StreamBatches: length={self.length} is more than the {each} words that each "
+                             f"of rows={self.rows} streams predicts in a text of {len(self.ids)}")
 
     def _cut(self, offset: int) -> list[tuple[int, int, int]]:   # offset, words read before, words predicted
         "Equal streams from word `offset` on, in segments; fewer than `rows` words are left over at the end."
@@ -368,8 +371,12 @@ def stream_losses(
 ) -> Tensor:                    # (n - 1,)
     """-log p of each word but the first, in nats; every word is read once, and what it left behind is reused.
 
-    Raises ValueError if length or rows is not positive, or the text has fewer words to predict than rows.
+    Raises ValueError if length or rows is not positive, or the text has fewer words to predict than rows;
+    TypeError for a model that keeps no memory.
     """
+    if not isinstance(model, TransformerXL):
+        raise TypeError(f"stream_losses needs a TransformerXL, not {type(model).__name__}: "
+                        "TransformerXL.around(model, memory) makes one")
     last = len(ids) - 1
     if length < 1 or rows < 1 or last < rows:
         raise ValueError(f"stream_losses: length={length} and rows={rows} must be at least 1, and a text of "
