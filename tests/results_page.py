@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean
 
 import notebooks
+from model_tables import long_memory, other_languages, pretraining
 from readme_tables import headlines, lessons
 from recorded_facts import (NAMES, ROOT, ahead, direction, facts, gathered, link, named, record, records,
                             script, searches, source, spread, table)
@@ -418,7 +419,8 @@ def all_records() -> str:
     return f"""## All records
 
 Some records have no table here, because a lesson shows and explains them. To make a record again, run its
-script; its first lines say how. `with changes` marks a run whose code was committed only after it.
+script; its first lines say how. `with changes` marks a run whose code was committed only after it. The seeds are
+those of all parts of a record; a part may have fewer, and its table or lesson says so.
 
 {table("record | script | lesson | date | commit | machine | seeds", rows)}"""
 
@@ -443,8 +445,8 @@ def showing(name: str) -> list[Path]:
 
 def page() -> str:
     """All of docs/results.md."""
-    sections = (opening, scoreboard, language_models, demo, captions, attention_controls, small_data, after_training,
-                several_tasks, training_step, decoding, decoding_step, not_reached, all_records)
+    sections = (opening, scoreboard, language_models, long_memory, demo, captions, attention_controls, small_data,
+                after_training, pretraining, several_tasks, other_languages, training_step, decoding, decoding_step, not_reached, all_records)
     return re.sub(r"\n{3,}", "\n\n", "\n\n".join(section() for section in sections)) + "\n"
 
 

@@ -10,6 +10,8 @@ from transformer_course.search import beam_search
 from transformer_course.batching import PairBatches
 from transformer_course.bert import Bert, BertForPreTraining, PretrainingBatches
 from transformer_course.checkpoints import put_weights
+from transformer_course.corpora import load
+from transformer_course.micro_reviews import NEGATIVE, POSITIVE
 from transformer_course.training import Settings, Trainer
 from transformer_course.transformer import Transformer
 
@@ -248,6 +250,20 @@ def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
     old = {"rate": 2.5e-3, "runs": [{"seed": 1, "test": {}}, {"seed": 2, "test": {}}]}    # from before another rate was tried
     text_to_text.with_best_rate(old, [1], run, lambda: None)
     assert old["rate"] == 5e-3 and old["runs"] == [{"seed": 1, "test": {"a": 0.6, "b": 0.5}}]
+
+
+def test_bert_tells_the_kinds_of_tokens_and_their_shares_sum_to_one():
+    corpus = load("micro-reviews")["test"]
+    for item in list(corpus)[:30]:
+        found, tokens = bert.kinds(item), ["[CLS]", *item.text.split(), "[SEP]"]
+        assert len(found) == len(tokens) and found[0] == found[-1] == "[CLS], [SEP]"
+        opinions = [word for word, kind in zip(tokens, found) if kind.startswith("opinion")]
+        assert opinions == [word for word in tokens if word in (*POSITIVE, *NEGATIVE)]
+        assert "opinion that decides" in found
+    torch.manual_seed(1)
+    data = bert.Reviews()
+    shares = bert.looks(Bert(len(data.words), **bert.SIZES).eval(), data)
+    assert_close(torch.tensor(list(shares.values())).sum(0), torch.ones(2), atol=1e-3, rtol=0)
 
 
 def test_minilm_tuned_takes_the_rate_that_is_better_on_valid():
