@@ -6,7 +6,7 @@
 __all__ = ['Memory', 'visible', 'shift', 'RelativeXL', 'RecentCache', 'TransformerXL', 'remembered', 'StreamBatches', 'Streaming',
            'stream_losses', 'multiply_adds']
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-4
+# %% ../nbs/31_transformer_xl.ipynb #2a80fe22
 import hashlib
 import math
 import random
@@ -23,7 +23,7 @@ from .attention import KEY_VALUE
 from .distances import InAttention
 from .positions import Sinusoidal
 from .transformer import EncoderLayer, State
-from .transformer_lm import TransformerLM
+from .transformer_lm import TransformerLM, check_prompts
 
 # %% ../nbs/31_transformer_xl.ipynb #cell-25
 def visible(
@@ -126,7 +126,7 @@ class RecentCache:
             return self
         return replace(self, keys=self.keys.index_select(0, rows), values=self.values.index_select(0, rows))
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-27
+# %% ../nbs/31_transformer_xl.ipynb #c89b27aa
 class TransformerXL(nn.Module):
     """A language model that reads a text in segments and remembers those before [Dai et al. 2019].
 
@@ -246,11 +246,7 @@ class TransformerXL(nn.Module):
         return state if src.shape[1] == 1 else self.go_on(src[:, :-1], state, self.memory + 1)[1]
 
     def _check_prompts(self, src: Tensor) -> None:
-        if src.shape[1] == 0:
-            raise ValueError("TransformerXL.start: an empty prompt: begin with the start token")
-        if self.pad_id not in (self.bos_id, self.eos_id) and (src == self.pad_id).any():
-            raise ValueError("TransformerXL.start: prompts of different lengths: "
-                             "give each length its own batch")
+        check_prompts("TransformerXL", src, self.pad_id, self.pad_id in (self.bos_id, self.eos_id))
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
