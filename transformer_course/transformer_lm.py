@@ -25,7 +25,7 @@ from .seq2seq import embedding_table
 from .text import BOS, EOS, PAD
 from .transformer import Embedding, Encoder, Output, Parts, State
 
-# %% ../nbs/30_transformer_lm.ipynb #53cd4d01
+# %% ../nbs/30_transformer_lm.ipynb #cell-11
 def check_prompts(
     name: str,       # of the model, for the message
     src: Tensor,     # (N, S) prompts
@@ -162,7 +162,7 @@ class TransformerLM(nn.Module):
         return self.output(hidden[:, 0]), state
 
 
-# %% ../nbs/30_transformer_lm.ipynb #a1d5567b
+# %% ../nbs/30_transformer_lm.ipynb #cell-16
 def check_text(name: str, ids: Tensor, length: int) -> None:
     "Raise ValueError if a text is not one row of ids that fills a segment of `length` predicted words."
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point():
@@ -229,7 +229,7 @@ class SegmentBatches:
         "A hash of the text and of the way it is cut."
         return hashlib.sha256(repr((self.ids.tolist(), self.length, self.rows)).encode()).hexdigest()
 
-# %% ../nbs/30_transformer_lm.ipynb #e049f516
+# %% ../nbs/30_transformer_lm.ipynb #cell-19
 @torch.no_grad()
 def window_losses(
     model: nn.Module,             # a language model in evaluation mode: (B, T) ids -> logits (B, T, V)

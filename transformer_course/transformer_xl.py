@@ -6,7 +6,7 @@
 __all__ = ['Memory', 'visible', 'shift', 'RelativeXL', 'RecentCache', 'TransformerXL', 'remembered', 'StreamBatches', 'Streaming',
            'stream_losses', 'multiply_adds']
 
-# %% ../nbs/31_transformer_xl.ipynb #2a80fe22
+# %% ../nbs/31_transformer_xl.ipynb #cell-4
 import hashlib
 import math
 import random
@@ -126,7 +126,7 @@ class RecentCache:
             return self
         return replace(self, keys=self.keys.index_select(0, rows), values=self.values.index_select(0, rows))
 
-# %% ../nbs/31_transformer_xl.ipynb #c89b27aa
+# %% ../nbs/31_transformer_xl.ipynb #cell-27
 class TransformerXL(nn.Module):
     """A language model that reads a text in segments and remembers those before [Dai et al. 2019].
 
