@@ -3,12 +3,12 @@
     python experiments/units.py --seeds 1 2 3
 
 The text is micro-text. Every model reads each document whole, from the start token to the end token, so none of them
-loses context to a cut. Counted n-grams use the order, of four, that is best on `valid`; the highest sees about four words in every unit. The networks, a GRU and a
-Transformer with rotary positions, take the same number of steps, with the same documents in each step, whatever the
-unit; without dropout. Each has a rate of its own for each unit: doubled until that is worse on `valid` (seed 1, a third
-of the steps). `test` is only scored. All figures can be compared across units: bits per character and perplexity per
-word, where the end of a document counts as a character and as a word. Perplexity per token cannot. Writes
-results/units.json after each run, and goes on where an earlier call stopped. One thread, some 7 minutes.
+loses context to a cut. Counted n-grams use the order, of four, that is best on `valid`; the highest sees about four
+words in every unit. The networks, a GRU and a Transformer with rotary positions, take the same number of steps, with
+the same documents in each step, whatever the unit; without dropout. Each has a rate of its own for each unit: doubled
+until that is worse on `valid` (seed 1, a third of the steps). `test` is only scored. Bits per character and perplexity
+per word can be compared across units; the end of a document counts as a character and as a word. Perplexity per token
+cannot. Writes results/units.json after each run, and goes on where an earlier call stopped. One thread, some 7 minutes.
 """
 import argparse
 import json
