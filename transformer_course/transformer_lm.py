@@ -265,7 +265,7 @@ def window_losses(
             losses[start + new:start + size] = row[new:]
     return losses
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-31
+# %% ../nbs/30_transformer_lm.ipynb #cell-33
 @dataclass(frozen=True)
 class Nucleus:
     """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
@@ -303,7 +303,7 @@ class MinP:
         least = logp.amax(-1, keepdim=True) + torch.tensor(self.share).log()
         return logp.masked_fill(logp < least, -torch.inf)
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-34
+# %% ../nbs/30_transformer_lm.ipynb #cell-40
 @dataclass(frozen=True)
 class RepetitionPenalty:
     """Make each word that was already written less likely: p becomes p^theta [Keskar et al. 2019, §4.1].
