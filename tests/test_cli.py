@@ -9,9 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 
 from transformer_course import corpora, scoreboard, translation
 from transformer_course.cli import GROUP, main
+from transformer_course.writing import Writer
 
 COMMAND = [sys.executable, "-c", "from transformer_course.cli import main; main()"]
 
@@ -307,3 +310,70 @@ def test_export_writes_what_others_read_and_says_what_does_not_fit(model, tmp_pa
     refused(run("export", model, tmp_path / "b", "--layout", "bart"), "unknown model_type 'bart': choose one of gpt2, bert, t5, marian, pegasus")
     refused(run("export", tmp_path / "nothing", tmp_path / "b"), "nothing is not a folder here")
     assert not (tmp_path / "b").exists()
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cli-lm") / "model"
+    done = run("train", "--model", "transformer-lm", "--steps", "2", "--out", folder, "--device", "cpu")
+    assert done.returncode == 0 and b"bits per character" in done.stdout, done.stderr.decode()
+    return folder
+
+
+def test_a_language_model_writes_on(language_model):
+    words = ("generate", language_model, "on monday", "the", "--tokens", "7", "--count", "2", "--top-p", "0.9")
+    first, again, other = run(*words), run(*words), run(*words, "--seed", "2")
+    lines = first.stdout.decode().splitlines()
+    assert first.returncode == 0 and len(lines) == 4, first.stderr.decode()
+    assert [line[:3] for line in lines] == ["on ", "on ", "the", "the"]
+    assert first.stdout == again.stdout != other.stdout
+    assert run("generate", language_model, "--tokens", "5").returncode == 0
+
+
+def test_a_language_model_is_scored_resumed_and_exported(language_model, tmp_path):
+    folder = Path(shutil.copytree(language_model, tmp_path / "model"))
+    score = json.loads(run("evaluate", folder, "--split", "valid", "--json").stdout)
+    assert score == json.loads((folder / "config.json").read_text())["valid"]
+    done = run("train", "--resume", "--steps", "3", "--out", folder, "--device", "cpu")
+    assert done.returncode == 0 and json.loads((folder / "config.json").read_text())["training"]["steps"] == 3
+    done = run("export", folder, tmp_path / "gpt2")
+    assert b"holds a GPT-2" in done.stdout and b"AutoModelForCausalLM" in done.stdout, done.stderr.decode()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2").eval()
+    ours = Writer.from_pretrained(folder)
+    tokens = torch.tensor([ours.tokenizer.encode("on monday")])
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, ours.model(tokens), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("words", "parts"), [
+    (("train", "--model", "gpt", "--steps", "1", "--out", "NEW"), ("unknown model 'gpt'", "transformer-lm", "t5-gated")),
+    (("train", "--model", "gru-lm", "--preset", "base", "--steps", "1", "--out", "NEW"), ("'base'", "micro, tiny, small")),
+    (("train", "--model", "gru-lm", "--pair", "en-hi", "--steps", "1", "--out", "NEW"), ("--pair en-hi", "one language")),
+    (("train", "--model", "gru-lm", "--data", "micro-hindi", "--steps", "1", "--out", "NEW"), ("holds pairs, not texts",)),
+    (("train", "--data", "micro-text", "--steps", "1", "--out", "NEW"), ("holds texts, not sentence pairs",)),
+    (("generate", "MODEL", "--count", "0"), ("--count 0",)),
+    (("generate", "MODEL", "--top-p", "2"), ("share=2.0",)),
+    (("generate", "MODEL", "a" * 99), ("100 tokens", "64 positions")),
+    (("generate", "NEW"), ("is not a folder here",)),
+    (("translate", "MODEL", "a"), ("holds a language model", "`transformer-course generate`")),
+    (("evaluate", "MODEL", "--split", "tset"), ("tset", "test"))])
+def test_what_a_language_model_cannot_do_is_one_line(language_model, tmp_path, words, parts):
+    places = {"NEW": tmp_path / "new", "MODEL": language_model}
+    refused(run(*(places.get(word, word) for word in words)), *parts)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_t5_is_a_translator_like_the_others(tmp_path):
+    done = run("train", "--model", "t5-gated", "--preset", "micro", "--steps", "1", "--out", tmp_path / "t5", "--device", "cpu")
+    assert done.returncode == 0, done.stderr.decode()
+    done = run("translate", tmp_path / "t5", "jack saw jill", "--beam", "2")
+    assert done.returncode == 0 and done.stdout.count(b"\n") == 1, done.stderr.decode()
+    done = run("export", tmp_path / "t5", tmp_path / "out")
+    assert done.returncode == 0 and b"holds a T5" in done.stdout, done.stderr.decode()
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    ours = translation.Translator.from_pretrained(tmp_path / "t5")
+    src, tgt = torch.tensor([[7, 8, 9, ours.tokenizer.eos_id]]), torch.tensor([[ours.tokenizer.bos_id, 5, 6]])
+    with torch.no_grad():
+        found = theirs(input_ids=src, decoder_input_ids=tgt).logits
+        torch.testing.assert_close(found, ours.model(src, tgt), rtol=1e-4, atol=1e-4)
+    refused(run("translate", tmp_path / "out", "a"), "is that of a published model", "pretrained.from_pretrained")

@@ -60,6 +60,7 @@ TOP = {
     "describing",
     "evaluation",
     "layouts",
+    "lm_presets",
     "model_folder",
     "presets",
     "pretrained",
@@ -68,6 +69,7 @@ TOP = {
     "scoreboard",
     "translating",
     "translation",
+    "writing",
 }
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['app', 'data_app', 'Folder', 'Device', 'Beam', 'LengthPenalty', 'Precision', 'GROUP', 'PACKAGES', 'one_line', 'main',
-           'Stopped', 'data_list', 'data_fetch', 'data_verify', 'train', 'translate', 'evaluate', 'compare', 'demo',
-           'doctor', 'start', 'lab', 'check', 'progress', 'export']
+           'Stopped', 'data_list', 'data_fetch', 'data_verify', 'train', 'translate', 'generate', 'evaluate', 'compare',
+           'demo', 'doctor', 'start', 'lab', 'check', 'progress', 'export']
 
 # %% ../nbs/91_cli.ipynb #cell-4
 import contextlib
@@ -31,7 +31,7 @@ from rich.table import Table
 # %% ../nbs/91_cli.ipynb #cell-6
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   rich_markup_mode=None,
-                  help="How sequence models became the Transformer: train, translate, evaluate, compare.")
+                  help="How sequence models became the Transformer: train, translate, generate, evaluate, compare.")
 data_app = typer.Typer(no_args_is_help=True, help="List, fetch and verify the data sets.")
 app.add_typer(data_app, name="data")
 
@@ -158,13 +158,14 @@ Precision = Annotated[str, typer.Option(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the trained model and its checkpoints.")],
     data: Annotated[str | None, typer.Option(
-        help="A data set of sentence pairs.  [default: micro-hindi]")] = None,
+        help="A data set of pairs, or of texts for a language model.  [default: micro-hindi or micro-text]")] = None,
     pair: Annotated[str | None, typer.Option(
         help="Direction, such as en-de.  [default: the data set's first]")] = None,
     model: Annotated[str | None, typer.Option(
-        help="seq2seq, additive or transformer.  [default: transformer]")] = None,
+        help="seq2seq, additive, transformer, t5 …, or a language model: gru-lm, rotary-lm, transformer-xl …; "
+             "an unknown name lists them all.  [default: transformer]")] = None,
     preset: Annotated[str | None, typer.Option(
-        help="micro, tiny, small, base or big.  [default: tiny]")] = None,
+        help="micro, tiny, small, base or big.  [default: tiny; micro for a language model]")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes of training.")] = None,
     steps: Annotated[int | None, typer.Option(
         help="Or after so many steps (the same bits each time on one machine).")] = None,
@@ -173,32 +174,55 @@ def train(
     precision: Annotated[str, typer.Option(help="auto, highest, medium or bf16.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:
-    """Train a translator. Ctrl-C stops after the step and leaves a checkpoint; --resume goes on."""
+    """Train a translator or a language model.
+
+    Ctrl-C stops after the step and leaves a checkpoint; --resume goes on.
+    """
     from transformer_course.checkpoints import checkpoint_folders
-    from transformer_course.runs import read_job
-    from transformer_course.translation import Translator
     given = {"data": data, "pair": pair, "model": model, "preset": preset, "seed": seed}
-    default = {"data": "micro-hindi", "pair": None, "model": "transformer", "preset": "tiny", "seed": 1}
-    job = (asdict(read_job(out)) if resume else default) | {
-        name: value for name, value in given.items() if value is not None}
+    kind, job = _what_to_train({name: value for name, value in given.items() if value is not None},
+                               out if resume else None)
     try:
-        translator = Translator.train(**job, steps=steps, minutes=minutes, device=device, precision=precision,
-                                      folder=out, resume=resume)
+        trained = kind.train(**job, steps=steps, minutes=minutes, device=device, precision=precision,
+                             folder=out, resume=resume)
     except KeyboardInterrupt:
         budget = f"--minutes {minutes:g}" if steps is None else f"--steps {steps}"
         go_on = ("; a checkpoint is written. "
                  f"Go on with: transformer-course train --resume --out {out} {budget}")
         raise Stopped("stopped" + (
             go_on if checkpoint_folders(out / "checkpoints") else " before the first step")) from None
-    training, valid = translator.config["training"], translator.config["valid"]
+    training = trained.config["training"]
     print(f"{training['steps']} steps, {training['tokens']:,} target tokens "
           f"in {training['seconds'] / 60:.1f} minutes "
           f"({training['hardware']})")
-    print(f"valid: BLEU {valid['bleu']:.1f}, exact match {valid['exact_match']:.1%}"
-          + ("" if valid["aer"] is None else f", AER {valid['aer']:.3f}"))
+    print(_scores_on_valid(trained.config["valid"]))
     print(f"saved in {out}")
 
-# %% ../nbs/91_cli.ipynb #cell-15
+# %% ../nbs/91_cli.ipynb #cell-14
+def _what_to_train(given: dict, resumed: Path | None) -> tuple[type, dict]:
+    "A translator or a writer, and its job: what was given, and what the run to resume or the defaults say."
+    from transformer_course.lm_presets import LANGUAGE_MODELS
+    from transformer_course.runs import read_job
+    from transformer_course.translation import Translator
+    from transformer_course.writing import Writer
+    noted = asdict(read_job(resumed)) if resumed else {"model": "transformer", "pair": None, "seed": 1}
+    job = noted | given
+    if job["model"] not in LANGUAGE_MODELS:
+        return Translator, {"data": "micro-hindi", "preset": "tiny"} | job
+    if job.pop("pair"):
+        raise ValueError(f"--pair {given['pair']}: {job['model']} is a language model and reads one language")
+    return Writer, {"data": "micro-text", "preset": "micro"} | job
+
+
+def _scores_on_valid(valid: dict) -> str:
+    "The scores after a training, in one line."
+    if "bits_per_character" in valid:
+        from transformer_course.writing import TextScore
+        return str(TextScore(**valid))
+    return (f"valid: BLEU {valid['bleu']:.1f}, exact match {valid['exact_match']:.1%}"
+            + ("" if valid["aer"] is None else f", AER {valid['aer']:.3f}"))
+
+# %% ../nbs/91_cli.ipynb #cell-16
 def _decoded(raw_lines: Iterable[bytes]) -> Iterator[str | ValueError]:
     "Lines of bytes as text, or what is wrong with them."
     for number, raw in enumerate(raw_lines, start=1):
@@ -220,7 +244,7 @@ def _checked(translator, sentences: Iterable[str | ValueError],
         except ValueError as problem:
             yield name, problem
 
-# %% ../nbs/91_cli.ipynb #cell-17
+# %% ../nbs/91_cli.ipynb #cell-18
 GROUP = 256   # lines that are translated together
 
 
@@ -247,7 +271,7 @@ def _print_answers(answers: Sequence[str | ValueError]) -> int:
         print(one_line(problem), file=sys.stderr, flush=True)
     return len(problems)
 
-# %% ../nbs/91_cli.ipynb #cell-18
+# %% ../nbs/91_cli.ipynb #cell-19
 @app.command()
 def translate(
     folder: Folder,
@@ -282,7 +306,38 @@ def _device(name: str) -> str:
         return name
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
-# %% ../nbs/91_cli.ipynb #cell-21
+# %% ../nbs/91_cli.ipynb #cell-22
+@app.command()
+def generate(
+    folder: Folder,
+    prompts: Annotated[list[str] | None, typer.Argument(
+        help="How the texts begin.  [default: one, from its beginning]")] = None,
+    tokens: Annotated[int, typer.Option(help="At most so many tokens more.")] = 100,
+    temperature: Annotated[float, typer.Option(
+        help="Below 1: likely tokens become likelier still; 0: always the likeliest.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens only.")] = None,
+    top_p: Annotated[float | None, typer.Option(
+        help="Draw among the likeliest tokens that together hold this share.")] = None,
+    min_p: Annotated[float | None, typer.Option(
+        help="Draw among tokens with at least this share of the likeliest one's probability.")] = None,
+    repetition: Annotated[float, typer.Option(
+        help="Above 1: tokens that were written become less likely.")] = 1.0,
+    count: Annotated[int, typer.Option(help="Texts for each prompt.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 1,
+    device: Device = "cpu",
+) -> None:
+    """Let a trained language model write on from prompts, one text a line."""
+    from transformer_course.writing import Generation, Writer
+    options = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+               "repetition": repetition}
+    Generation(**options)                               # complain now, not after the model is read
+    if count < 1:
+        raise ValueError(f"--count {count} must be at least 1")
+    writer = Writer.from_pretrained(folder, device=_device(device))
+    wanted = [prompt for prompt in prompts or [""] for _ in range(count)]
+    print("\n".join(writer.generate(wanted, seed=seed, **options)))
+
+# %% ../nbs/91_cli.ipynb #cell-24
 @app.command()
 def evaluate(
     folder: Folder,
@@ -293,18 +348,38 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a trained translator on a split of its data: sacreBLEU with its signature, and AER."""
+    """Score a trained model on a split of its data.
+
+    A translator gets sacreBLEU with its signature, and AER; a language model gets bits per character, and
+    its beam is not asked for.
+    """
     from transformer_course.corpora import load
-    from transformer_course.translation import Translator
-    translator = Translator.from_pretrained(folder, device=_device(device))
-    data, pair = (translator.config.get(name) for name in ("data", "pair"))
+    from transformer_course.writing import Writer
+    trained = _trained(folder, device)
+    data, pair = (trained.config.get(name) for name in ("data", "pair"))
     if data is None:
         raise ValueError(f"{folder / 'config.json'} does not say on which data set the model was trained")
-    score = translator.evaluate(load(data, pair)[split], split, beam, length_penalty=length_penalty,
-                                precision=precision)
+    if isinstance(trained, Writer):
+        score = trained.evaluate([item.text for item in load(data)[split]], split)
+    else:
+        score = trained.evaluate(load(data, pair)[split], split, beam, length_penalty=length_penalty,
+                                 precision=precision)
     print(json.dumps(asdict(score), indent=1) if as_json else score)
 
-# %% ../nbs/91_cli.ipynb #cell-23
+
+def _trained(folder: Path, device: str):
+    "The translator or the writer in a folder, or on the Hub."
+    from transformer_course.lm_presets import LANGUAGE_MODELS
+    from transformer_course.model_folder import load_model
+    from transformer_course.presets import MODELS
+    from transformer_course.translation import Translator
+    from transformer_course.writing import Writer
+    device = _device(device)
+    model, tokenizer, config = load_model(folder, (*MODELS, *LANGUAGE_MODELS))
+    kind = Writer if config["model"] in LANGUAGE_MODELS else Translator
+    return kind(model.to(device), tokenizer, config)
+
+# %% ../nbs/91_cli.ipynb #cell-26
 @app.command()
 def compare(
     data: Annotated[str, typer.Option(help="A data set of sentence pairs.")] = "micro-hindi",
@@ -336,7 +411,7 @@ def compare(
         use_style()
         print(f"drawn in {save(draw_scoreboard(rows)[0], picture)}", file=sys.stderr)
 
-# %% ../nbs/91_cli.ipynb #cell-25
+# %% ../nbs/91_cli.ipynb #cell-28
 def _draw_alignment(translators: dict, pair, path: Path) -> Path:
     "Attention of each model that has it, over one sentence pair, gold links outlined."
     from transformer_course import plots
@@ -349,7 +424,7 @@ def _draw_alignment(translators: dict, pair, path: Path) -> Path:
                        title=name, gold=pair.links, xlabel="English, read", ylabel="Hindi, written")
     return plots.save(axes[0], path)
 
-# %% ../nbs/91_cli.ipynb #cell-26
+# %% ../nbs/91_cli.ipynb #cell-29
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo-output"),
@@ -386,7 +461,7 @@ def demo(
     (out / "scoreboard.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"the figures:      {out / 'scoreboard.json'}")
 
-# %% ../nbs/91_cli.ipynb #cell-28
+# %% ../nbs/91_cli.ipynb #cell-31
 PACKAGES = ("torch", "accelerate", "safetensors", "huggingface_hub", "tokenizers", "sacrebleu", "pooch",
             "matplotlib", "numpy", "tqdm", "typer", "rich")
 
@@ -421,7 +496,7 @@ def _advice() -> list[str]:
         advice.append(f"less than 1 GiB is free in {Path.home()}: downloads and checkpoints may fail")
     return advice
 
-# %% ../nbs/91_cli.ipynb #cell-29
+# %% ../nbs/91_cli.ipynb #cell-32
 @app.command()
 def doctor() -> None:
     """Show versions, devices and data, and what to do about what is missing."""
@@ -436,7 +511,7 @@ def doctor() -> None:
     for line in _advice():
         print(f"- {line}")
 
-# %% ../nbs/91_cli.ipynb #cell-32
+# %% ../nbs/91_cli.ipynb #cell-35
 @app.command()
 def start(folder: Annotated[Path, typer.Argument(
         help="A new folder, or one that was started before.")]) -> None:
@@ -468,7 +543,7 @@ def lab(
         os.execve(sys.executable, words, {**os.environ, **variables})
     raise SystemExit(subprocess.run(words, cwd=found, env={**os.environ, **variables}).returncode)
 
-# %% ../nbs/91_cli.ipynb #cell-33
+# %% ../nbs/91_cli.ipynb #cell-36
 def _row(report) -> dict:
     "A report for `check --json`, with what is known of its exercise."
     from transformer_course.exercise_notebooks import all_exercises
@@ -501,7 +576,7 @@ def check(
     print(f"{passed} of {len(reports)} exercises passed, "
           f"{sum(r.status == 'not attempted' for r in reports)} not attempted")
 
-# %% ../nbs/91_cli.ipynb #cell-34
+# %% ../nbs/91_cli.ipynb #cell-37
 @app.command()
 def progress(folder: Annotated[Path, typer.Argument(help="A folder that was started.")] = Path(".")) -> None:
     """Show which lessons and exercises are done."""
@@ -527,24 +602,24 @@ def progress(folder: Annotated[Path, typer.Argument(help="A folder that was star
     console.print("  ".join(f"{mark(status)} {status}" for status in MARKS))
     print("\n".join(found.summary()))
 
-# %% ../nbs/91_cli.ipynb #cell-37
+# %% ../nbs/91_cli.ipynb #cell-40
 @app.command()
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Argument(help="A new folder, which Hugging Face's library can read.")],
     layout: Annotated[str | None, typer.Option(
-        help="marian or pegasus.  [default: the one that fits]")] = None,
+        help="marian, pegasus, t5 or gpt2.  [default: the one that fits]")] = None,
 ) -> None:
-    """Write a trained translator as a MarianMT or Pegasus, with its tokenizer, for other programs."""
+    """Write a trained model as a MarianMT, Pegasus, T5 or GPT-2, with its tokenizer, for other programs."""
     from transformer_course.pretrained import save_pretrained
-    from transformer_course.translation import Translator
+    from transformer_course.writing import Writer
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty: give a new folder")
-    translator = Translator.from_pretrained(folder)
-    name = save_pretrained(translator.model, out, translator.tokenizer, layout)
-    print(f"{out} holds a {name}; in Hugging Face's library: "
-          f"AutoModelForSeq2SeqLM.from_pretrained({str(out)!r})")
+    trained = _trained(folder, "cpu")
+    name = save_pretrained(trained.model, out, trained.tokenizer, layout)
+    theirs = "AutoModelForCausalLM" if isinstance(trained, Writer) else "AutoModelForSeq2SeqLM"
+    print(f"{out} holds a {name}; in Hugging Face's library: {theirs}.from_pretrained({str(out)!r})")
 
-# %% ../nbs/91_cli.ipynb #cell-40
+# %% ../nbs/91_cli.ipynb #cell-43
 if __name__ == "__main__" and "__file__" in globals():
     main()

@@ -21,6 +21,11 @@ SIGNS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mul
 SMALL = (-1, 0, 1, 2, -2)       # numbers of dimensions, and first and last places
 
 
+def _wrong(op: ast.operator) -> str:
+    "Plus and minus are signs; the others are not."
+    return f"has the wrong {'sign' if isinstance(op, (ast.Add, ast.Sub)) else 'operator'}"
+
+
 def _parsed(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
@@ -66,7 +71,7 @@ def _signs(node: ast.AST) -> Iterator[Edit]:
         return
     left, right = node.left, node.right
     if other := SIGNS.get(type(node.op)):
-        yield ast.BinOp(left, other(), right), "has the wrong sign"
+        yield ast.BinOp(left, other(), right), _wrong(node.op)
     if not isinstance(node.op, (ast.Add, ast.Mult)):
         yield ast.BinOp(right, node.op, left), "has its two sides in the wrong order"
     if isinstance(right, ast.BinOp):          # a + b / c becomes (a + b) / c
@@ -149,7 +154,7 @@ def _arguments(node: ast.AST) -> Iterator[Edit]:
     for i in range(len(args) - 1):
         turned = [*args[:i], args[i + 1], args[i], *args[i + 2:]]
         yield ast.Call(node.func, turned, node.keywords), "has its arguments in the wrong order"
-    for i in range(len(args)):
+    for i in range(len(args) if name not in ("float", "int") else 0):       # float() would be 0
         yield ast.Call(node.func, args[:i] + args[i + 1:], node.keywords), "has an argument too many"
     if name == "range" and len(args) in (1, 2):
         first, last = map(ast.unparse, [ast.Constant(0), *args][-2:])
@@ -188,8 +193,8 @@ def _indices(node: ast.AST) -> Iterator[Edit]:
 # %% ../nbs/90m_code_edits.ipynb #cell-10
 STEPS = {
     "({}).mT": "should be transposed", "({}).T": "should be transposed", "-({})": "has the wrong sign",
-    "~({})": "should be the opposite mask", "not ({})": "should be the opposite",
-    "1 - ({})": "should be 1 minus this", "1 / ({})": "should be 1 divided by this",
+    "({}).logical_not()": "should be the opposite mask", "not ({})": "should be the opposite",
+    "1 - ({})": "should be 1 minus this", "({}) ** -1": "should be 1 divided by this",
     "({}) ** 2": "should be squared", "({}) ** 0.5": "lacks a square root",
     "({}).sqrt()": "lacks a square root", "abs({})": "lacks the absolute value", "({}).exp()": "lacks `exp`",
     "({}).log()": "lacks a logarithm", "({}).softmax(-1)": "lacks a softmax", "({}).sum(-1)": "lacks a sum",
@@ -219,7 +224,7 @@ def _lines(node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.AugAssign):
         yield ast.Assign([node.target], node.value), "should replace the value, not add to it"
         if other := SIGNS.get(type(node.op)):
-            yield ast.AugAssign(node.target, other(), node.value), "has the wrong sign"
+            yield ast.AugAssign(node.target, other(), node.value), _wrong(node.op)
     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Name, ast.Subscript)):
         yield ast.AugAssign(node.targets[0], ast.Add(), node.value), "should add to the value, not replace it"
     elif isinstance(node, (ast.Break, ast.Continue)):

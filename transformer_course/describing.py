@@ -144,14 +144,13 @@ def _as_t5(model: Transformer) -> tuple[dict, dict[str, Tensor]]:
     _must(shared and model.tgt_embedding.positions is None, "T5", "two embeddings, or position codes")
     _must(tied == (model.tgt_embedding.scale != 1), "T5",
           "an output of its own with scaled embeddings, or a shared one without")
-    _must(model.bos_id == model.pad_id, "T5", "a target that begins with another word than the padding")
     tables = [stack.layers[0].self_attention.places for stack in (model.encoder, model.decoder)]
     sizes = _only(facts, "d_model", "n_heads", "d_head", "d_ff", "eps", "dropout") | {
         "words": len(model.tgt_embedding.weight), "encoder_layers": len(model.encoder.layers),
         "decoder_layers": len(model.decoder.layers), "gated": gated, "tied": tied,
         "n_buckets": _one("T5", "buckets", [t.n_buckets for t in tables]),
         "farthest": _one("T5", "buckets", [t.farthest for t in tables]),
-        "pad_id": model.pad_id, "eos_id": model.eos_id}
+        "pad_id": model.pad_id, "bos_id": model.bos_id, "eos_id": model.eos_id}
     return sizes, dict(model.named_parameters())
 
 # %% ../nbs/34b_describing.ipynb #cell-14

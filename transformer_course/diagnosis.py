@@ -22,10 +22,11 @@ from .trials import (Trial, alike, all_trials, complaint, endless, is_prompt, le
 # %% ../nbs/90f_diagnosis.ipynb #cell-7
 def _listed(trials: Sequence[Trial], ready: Ready, name: str) -> str | None:
     "The message of the mistake that does the same as the learner's function in every case."
+    asked = {type(trial.wanted.error) for trial in trials if trial.wanted.error is not None}
     for message, forms in ready.mistakes.items():
         for source in forms:
             other = function_from(source, ready, name)
-            if all(alike(trial.got, outcome(other, trial.case, ready.seconds)) for trial in trials):
+            if all(alike(trial.got, outcome(other, trial.case, ready.seconds), asked) for trial in trials):
                 return message
     return None
 

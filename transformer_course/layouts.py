@@ -249,7 +249,7 @@ T5_OPTIONS = {
     "layer_norm_epsilon": ("eps", "number", 1e-6),
     "dropout_rate": ("dropout", "number", 0.1),
     "pad_token_id": ("pad_id", "size or 0", 0),
-    "decoder_start_token_id": ("pad_id", "size or 0", "=pad_token_id"),
+    "decoder_start_token_id": ("bos_id", "size or 0", "=pad_token_id"),
     "eos_token_id": ("eos_id", "size or 0", 1),
     "bos_token_id": (None, "anything", None),
     "n_positions": (None, "anything", None)}

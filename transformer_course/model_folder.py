@@ -7,6 +7,8 @@ __all__ = ['model_card', 'save_model', 'load_model']
 
 # %% ../nbs/25d_model_folder.ipynb #cell-4
 import json
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
@@ -17,12 +19,13 @@ from torch import Tensor, nn
 from .checkpoints import put_weights
 from .evaluation import attention_places
 from .files import expect, read_files, read_json, write_files
+from .lm_presets import LANGUAGE_MODELS
 from .presets import MODELS, known
 from .text import Tokenizer
 
 # %% ../nbs/25d_model_folder.ipynb #cell-6
-def _scores(valid: dict) -> list[str]:
-    "The lines of a card about the scores."
+def _of_translations(valid: dict) -> list[str]:
+    "The lines of a card about a translator's scores."
     aer = "" if valid["aer"] is None else format(valid["aer"], ".3f")
     return ["## Scores", "", "| split | BLEU | chrF | exact match | AER | sentences | beam |",
             "|---|---|---|---|---|---|---|",
@@ -31,22 +34,36 @@ def _scores(valid: dict) -> list[str]:
             f"{valid['sentences']} | {valid['beam_size']} |", "", f"sacreBLEU: `{valid['signature']}`", ""]
 
 
+def _of_text(valid: dict) -> list[str]:
+    "The lines of a card about a language model's scores."
+    return ["## Scores", "", "| split | bits per character | perplexity of a token | tokens | characters |",
+            "|---|---|---|---|---|",
+            f"| {valid['split']} | {valid['bits_per_character']:.3f} | {valid['perplexity']:.2f} | "
+            f"{valid['tokens']:,} | {valid['characters']:,} |", ""]
+
+
 def _training(training: dict, seed: int | None) -> list[str]:
     "The lines of a card about the training."
     return ["## Training", "", f"{training['steps']} steps, {training['tokens']:,} target tokens, "
             f"{training['seconds'] / 60:.1f} minutes on {training['hardware']}, seed {seed}.", ""]
 
 
+_TRANSLATOR = ("translation", "A translator", "from transformer_course.translation import Translator",
+               'Translator.from_pretrained("FOLDER").translate(["A sentence."])')
+_WRITER = ("text-generation", "A language model", "from transformer_course.writing import Writer",
+           'Writer.from_pretrained("FOLDER").generate(["How a text begins"])')
+
+
 def model_card(config: dict) -> str:
     """The README.md of a trained model: what it is, its scores, and how they were made."""
-    lines = ["---", "library_name: transformer-course", "pipeline_tag: translation", "tags: [translation]",
-             "---", "",
-             f"# {config.get('model')} ({config.get('preset')}), "
-             f"{config.get('data')} {config.get('pair', '')}", "",
-             "A translator of the transformer-course. Load it with", "",
-             "```python", "from transformer_course.translation import Translator",
-             'Translator.from_pretrained("FOLDER").translate(["A sentence."])', "```", ""]
-    lines += _scores(config["valid"]) if config.get("valid") else []
+    writes = config.get("model") in LANGUAGE_MODELS
+    task, what, get, use = _WRITER if writes else _TRANSLATOR
+    title = f"{config.get('model')} ({config.get('preset')}), {config.get('data')} {config.get('pair', '')}"
+    lines = ["---", "library_name: transformer-course", f"pipeline_tag: {task}", f"tags: [{task}]",
+             "---", "", f"# {title}".rstrip(), "",
+             f"{what} of the transformer-course. Load it with", "", "```python", get, use, "```", ""]
+    if config.get("valid"):
+        lines += (_of_text if writes else _of_translations)(config["valid"])
     lines += _training(config["training"], config.get("seed")) if config.get("training") else []
     lines += ["## Data", "", f"{config.get('data')}. Licence: {config.get('data_licence')}. "
               f"Cite: {config.get('data_citation')}.", ""]
@@ -57,7 +74,7 @@ def save_model(
     folder: str | Path,
     model: nn.Module,
     tokenizer: Tokenizer,
-    config: dict,          # with "model", a name in MODELS, and "sizes", the keywords of its constructor
+    config: dict,          # with "model", its name, and "sizes", the keywords of its constructor
 ) -> None:
     """Write the files of a model; `write_files` says what an interruption leaves."""
     weights = {name: w.detach().cpu().contiguous() for name, w in model.named_parameters()}
@@ -68,6 +85,7 @@ def save_model(
         "README.md": model_card(config).encode()})
 
 # %% ../nbs/25d_model_folder.ipynb #cell-11
+_ALL = MODELS | LANGUAGE_MODELS
 _KINDS = {"model": str, "sizes": dict} | dict.fromkeys(
     ("preset", "data", "pair", "data_licence", "data_citation"), (str, type(None))) | dict.fromkeys(
     ("valid", "training"), (dict, type(None))) | {"seed": (int, type(None)), "alignment": list}
@@ -78,17 +96,25 @@ def _said(problem: Exception) -> str:
     return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
-def _config(file: Path, content: bytes) -> dict:
-    "The content of a config.json of this library."
+def _config(file: Path, content: bytes, names: Collection[str]) -> dict:
+    "The content of a config.json of this library, about one of these models."
     config = read_json(file, content)
+    if "model_type" in config and "model" not in config:
+        raise ValueError(f"{file} is that of a published model, {config['model_type']!r}: "
+                         "load it with transformer_course.pretrained.from_pretrained")
     expect(file, config, _KINDS, ("model", "sizes"))
     try:
-        known("model", config["model"], MODELS)
+        known("model", config["model"], _ALL)
         model_card(config)
     except KeyError as problem:
         raise ValueError(f"{file} is damaged: {problem} is not in it") from None
     except (ValueError, TypeError, RecursionError) as problem:
         raise ValueError(f"{file} is damaged: {_said(problem)}") from None
+    if config["model"] not in names:
+        what, command, use = ("a language model", "generate", "writing.Writer") if (
+            config["model"] in LANGUAGE_MODELS) else ("a translator", "translate", "translation.Translator")
+        raise ValueError(f"{file.parent} holds {what}, {config['model']}: "
+                         f"`transformer-course {command}` and {use} can use it")
     return config
 
 # %% ../nbs/25d_model_folder.ipynb #cell-13
@@ -146,14 +172,16 @@ def _check_shapes(file: Path, sizes: dict, model: nn.Module, weights: dict[str, 
 # %% ../nbs/25d_model_folder.ipynb #cell-16
 def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Tensor]) -> nn.Module:
     "The model of a configuration, with its weights; nothing is allocated before everything fits."
-    make, sizes, V = MODELS[config["model"]], config["sizes"], len(tokenizer)
+    sizes, V = config["sizes"], len(tokenizer)
+    name = config["model"]
+    make = partial(LANGUAGE_MODELS[name], V) if name in LANGUAGE_MODELS else partial(MODELS[name], V, V)
     _check_counts(file, sizes, weights)
     try:
         with torch.device("meta"):
-            sketch = make(V, V, **sizes)
+            sketch = make(**sizes)
     except Exception as problem:              # whatever a constructor says of sizes that are no sizes
         raise ValueError(
-            f"{file} is damaged: no {config['model']} has these sizes: {_said(problem)}") from None
+            f"{file} is damaged: no {name} has these sizes: {_said(problem)}") from None
     _check_shapes(file, sizes, sketch, weights)
     if any(getattr(sketch, name) != getattr(tokenizer, name) for name in ("pad_id", "bos_id", "eos_id")):
         raise ValueError(f"{file} is damaged: its special tokens are not those of the tokenizer")
@@ -161,7 +189,7 @@ def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Te
         raise ValueError(
             f"{file} is damaged: alignment {config['alignment']} is not a layer and head of the model")
     with torch.random.fork_rng(devices=[]):   # its random start is overwritten at once
-        model = make(V, V, **sizes)
+        model = make(**sizes)
     put_weights(model, weights)
     return model
 
@@ -175,22 +203,23 @@ def _download(name: str, options: dict) -> str:
                                 f"{_said(problem)}") from None
 
 
-
 def load_model(
     path: str | Path,       # a folder, or a name on the Hugging Face Hub
+    names: Collection[str] = MODELS,   # the models that are expected
     **hub_options,          # revision, token, cache_dir, … of `snapshot_download`
 ) -> tuple[nn.Module, Tokenizer, dict]:   # model, tokenizer, configuration
     """Load what `save_model` wrote.
 
     Raises FileNotFoundError if there is no such model or a file is missing. Raises ValueError, with the
-    file's name, if one was altered, makes no sense, or does not fit the others.
+    file's name, if one was altered, makes no sense, or does not fit the others, and for a model that is not
+    among `names`.
     """
     files, folder = read_files(
         path if Path(path).is_dir() else _download(Path(path).as_posix(), hub_options)), Path(path)
-    missing = {"config.json", "model.safetensors", "tokenizer.json"} - files.keys()
-    if missing:
-        raise FileNotFoundError(f"{path} is not a trained translator: {', '.join(sorted(missing))} missing")
-    config = _config(folder / "config.json", files["config.json"])
+    needed = ("config.json", "model.safetensors", "tokenizer.json")
+    if missing := [name for name in needed if name not in files]:
+        raise FileNotFoundError(f"{path} is not a trained model: {', '.join(missing)} missing")
+    config = _config(folder / "config.json", files["config.json"], names)
     tokenizer = _tokenizer(folder / "tokenizer.json", files["tokenizer.json"])
     weights = _weights(folder / "model.safetensors", files["model.safetensors"])
     return _build(folder / "config.json", config, tokenizer, weights), tokenizer, config

@@ -15,9 +15,18 @@ from torch import nn
 from .additive import AdditiveSeq2Seq
 from .luong import LuongSeq2Seq
 from .seq2seq import Seq2Seq
+from .text import BOS
+from .text_to_text import t5
 from .transformer import Transformer
 
 # %% ../nbs/25a_presets.ipynb #cell-6
+def _t5(words: int, target_words: int, **sizes) -> Transformer:
+    "A T5 as a translator: a target begins with BOS, as everywhere here, and both languages share one table."
+    if words != target_words:
+        raise ValueError(f"t5 has one vocabulary for both languages, not {words} and {target_words} words")
+    return t5(words, bos_id=BOS, **sizes)
+
+
 MODELS = {                                                  # "luong-dot" takes the preset's sizes for "luong"
     "seq2seq-rnn": partial(Seq2Seq, cell="rnn"),
     "seq2seq-gru": partial(Seq2Seq, cell="gru"),
@@ -41,6 +50,8 @@ MODELS = {                                                  # "luong-dot" takes 
     "transformer-rotary": partial(Transformer, positions="rotary"),
     "transformer-alibi": partial(Transformer, positions="alibi"),
     "transformer-none": partial(Transformer, positions="none"),
+    "t5": partial(_t5),
+    "t5-gated": partial(_t5, gated=True, tied=False),
 }
 
 # %% ../nbs/25a_presets.ipynb #cell-8
@@ -69,7 +80,9 @@ def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout
     sizes = {"seq2seq": recurrent, "additive": recurrent, "luong": {**recurrent, "bidirectional": True},
              "transformer": {"d_model": width, "n_heads": heads, "n_layers": layers, "d_ff": d_ff,
                              "dropout": dropout, "norm": "pre"}}
-    return Preset(sizes, {"seq2seq": 2e-3, "additive": 2e-3, "luong": 2e-3, "transformer": peak}, **other)
+    sizes["t5"] = {name: size for name, size in sizes["transformer"].items() if name != "norm"}
+    peaks = {"seq2seq": 2e-3, "additive": 2e-3, "luong": 2e-3, "transformer": peak, "t5": peak}
+    return Preset(sizes, peaks, **other)
 
 
 PRESETS = {
@@ -78,8 +91,10 @@ PRESETS = {
          "additive": {"d_model": 128, "d_hidden": 128, "dropout": 0.1},
          "luong": {"d_model": 128, "d_hidden": 176, "bidirectional": True, "window": 3, "dropout": 0.1},
          "transformer": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0,
-                         "norm": "pre"}},
-        {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "luong": 6e-3, "transformer": 5e-3},
+                         "norm": "pre"},
+         "t5": {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0}},
+        {"seq2seq": 8e-3, "seq2seq-rnn": 1.5e-3, "additive": 6e-3, "luong": 6e-3, "transformer": 5e-3,
+         "t5": 5e-3},
         warmup=100, vocabulary=2000, tokens="words", batch_tokens=512),
     "tiny": _preset(128, 4, 4, 256, 256, 0.2, 4e-3, warmup=700, vocabulary=8000),
     "small": _preset(256, 4, 4, 512, 512, 0.35, 2.5e-3, warmup=800, vocabulary=8000),

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOTE', 'Job', 'note_job', 'read_job', 'check_folder', 'held', 'tokenizer_for', 'check_lengths', 'settings_for',
-           'record_of', 'train_model']
+           'record_of', 'Run', 'carry_out', 'facts_of', 'train_model']
 
 # %% ../nbs/25e_runs.ipynb #cell-4
 import json
@@ -19,8 +19,10 @@ from torch import nn
 from .batching import Example, PairBatches
 from .corpora import Corpus
 from .files import FolderLock, expect, read_json, write_atomically
+from .lm_presets import LANGUAGE_MODELS, TEXT_PRESETS
 from .pacing import Budget
 from .presets import MODELS, PRESETS, build, known
+from .protocols import BatchSource
 from .recipe import linear_decay
 from .records import hardware
 from .text import Tokenizer
@@ -32,15 +34,20 @@ from .translating import encode_pairs, positions_in
 class Job:
     """What is trained. Raises ValueError for a model or preset that does not exist."""
 
-    data: str      # name of a corpus of sentence pairs
-    pair: str      # direction, such as "en-de"
-    model: str     # a name in MODELS
-    preset: str    # a name in PRESETS
+    data: str      # name of a corpus
+    pair: str      # direction, such as "en-de"; "" for a language model
+    model: str     # a name in MODELS or LANGUAGE_MODELS
+    preset: str    # a name in PRESETS or, for a language model, in TEXT_PRESETS
     seed: int      # of weights, order and dropout
 
     def __post_init__(self):
-        known("model", self.model, MODELS)
-        known("preset", self.preset, PRESETS)
+        known("model", self.model, (*MODELS, *LANGUAGE_MODELS))
+        known("preset", self.preset, self.presets)
+
+    @property
+    def presets(self) -> dict:
+        "The presets that the model can have."
+        return TEXT_PRESETS if self.model in LANGUAGE_MODELS else PRESETS
 
 # %% ../nbs/25e_runs.ipynb #cell-8
 NOTE = "run.json"
@@ -116,8 +123,10 @@ def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> 
 
 # %% ../nbs/25e_runs.ipynb #cell-12
 def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Settings:
-    """The settings of a training by the job's preset."""
-    return Settings(average=PRESETS[job.preset].average, seed=job.seed, device=device, precision=precision)
+    """The settings of a training by the job's preset; only translators smooth their labels."""
+    smoothing = {"smoothing": 0.0} if job.model in LANGUAGE_MODELS else {}
+    return Settings(average=job.presets[job.preset].average, seed=job.seed, device=device,
+                    precision=precision, **smoothing)
 
 
 def record_of(trainer: Trainer) -> dict:
@@ -127,16 +136,50 @@ def record_of(trainer: Trainer) -> dict:
             "precision": trainer.settings.precision, "history": trainer.history}
 
 
-def train_model(
+@dataclass(frozen=True)
+class Run:
+    """How a training runs: its budget, its settings and its folder."""
+
+    budget: Budget
+    settings: Settings                   # from `settings_for`
+    folder: str | Path | None = None     # for checkpoints and the note, see `held`; None: nothing is written
+    resume: bool = False                 # go on from the newest checkpoint in folder
+    progress: bool = True                # show a bar
+
+
+def carry_out(
     job: Job,
+    run: Run,
+    model: nn.Module,         # of the job's sizes, untrained; a `Trainable` of lesson 07
+    learn: BatchSource,       # the batches of the training
+    held_out: BatchSource,    # those of `valid`
+) -> Trainer:
+    """Note the job in its folder, and train the model in place, or resume its training.
+
+    Raises KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
+    """
+    preset = job.presets[job.preset]
+    process, folder = accelerator_for(run.settings), run.folder and Path(run.folder)
+    if folder is not None and process.is_main_process:
+        note_job(folder, job)
+    process.wait_for_everyone()
+    return fit(model, learn, linear_decay(preset.of(job.model)[1], preset.warmup), run.budget.steps, run.budget.minutes,
+               run.resume, run.progress, valid=held_out, settings=run.settings,
+               folder=None if folder is None else folder / "checkpoints")
+
+
+def facts_of(job: Job, corpus: Corpus, trainer: Trainer) -> dict:
+    """What is known of a trained model, for its config.json."""
+    return asdict(job) | {"data_licence": corpus.licence, "data_citation": corpus.citation,
+                          "sizes": job.presets[job.preset].of(job.model)[0], "training": record_of(trainer)}
+
+
+def train_model(
+    job: Job,                            # of a translator
     corpus: Corpus,
-    budget: Budget,
-    settings: Settings,                  # from `settings_for`
-    folder: str | Path | None = None,    # for checkpoints and the note, see `held`; None: nothing is written
-    resume: bool = False,                # go on from the newest checkpoint in folder
-    progress: bool = True,               # show a bar
+    run: Run,
 ) -> tuple[nn.Module, Tokenizer, dict]:  # the trained model, its tokenizer, and what is known of them
-    """Train a model from scratch, or resume its training.
+    """Train a translator from scratch, or resume its training.
 
     Raises ValueError for a corpus without sentence pairs, and KeyboardInterrupt after Ctrl-C, when the
     checkpoint is written.
@@ -144,20 +187,12 @@ def train_model(
     if corpus.kind != "pairs":
         raise ValueError(
             f"data set {corpus.name!r} holds {corpus.kind}, not sentence pairs: nothing to translate")
-    process = accelerator_for(settings)
-    tokenizer, preset = tokenizer_for(job, corpus), PRESETS[job.preset]
+    tokenizer = tokenizer_for(job, corpus)
     examples, valid = (encode_pairs(tokenizer, corpus[split]) for split in ("train", "valid"))
     torch.manual_seed(job.seed)
-    model, (sizes, peak) = build(job.model, job.preset, len(tokenizer)), preset.of(job.model)
-    check_lengths(model, examples, "train")
+    model = build(job.model, job.preset, len(tokenizer))
+    check_lengths(model, examples, "train")      # nothing is written before all of this has succeeded
     check_lengths(model, valid, "valid")
-    if folder is not None and process.is_main_process:   # nothing is written before all of this has succeeded
-        note_job(Path(folder), job)
-    process.wait_for_everyone()
-    learn, held_out = (PairBatches(some, preset.batch_tokens) for some in (examples, valid))
-    trainer = fit(model, learn, linear_decay(peak, preset.warmup), budget.steps, budget.minutes, resume,
-                  progress, valid=held_out,
-                  settings=settings, folder=None if folder is None else Path(folder) / "checkpoints")
-    facts = {"data_licence": corpus.licence, "data_citation": corpus.citation, "sizes": sizes,
-             "training": record_of(trainer)}
-    return model, tokenizer, asdict(job) | facts
+    learn, held_out = (PairBatches(some, PRESETS[job.preset].batch_tokens) for some in (examples, valid))
+    trainer = carry_out(job, run, model, learn, held_out)
+    return model, tokenizer, facts_of(job, corpus, trainer)

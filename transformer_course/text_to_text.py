@@ -149,8 +149,9 @@ def t5(
     n_buckets: int = 32,
     farthest: int = 128,
     eps: float = 1e-6,                 # of the norms
-    pad_id: int = PAD,                 # a target begins with it, too
+    pad_id: int = PAD,
     eos_id: int = EOS,
+    bos_id: int | None = None,         # a target begins with it; None: pad_id, as in the published T5
 ) -> Transformer:
     """A T5 [Raffel et al. 2020; version 1.1: Shazeer 2020]: our Transformer of other parts.
 
@@ -175,7 +176,7 @@ def t5(
     return Transformer.from_parts(
         embedding, embedding, Encoder(n_encoder, parts(True)), Decoder(n_decoder, parts(False)),
         Output(table if tied else nn.Linear(d_model, words, bias=False)),
-        pad_id, bos_id=pad_id, eos_id=eos_id)
+        pad_id, bos_id=pad_id if bos_id is None else bos_id, eos_id=eos_id)
 
 # %% ../nbs/33_text_to_text.ipynb #cell-61
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from .evaluation import (Evaluation, attention_links, attention_weights, attends
                                            choose_head, evaluate)
 from .model_folder import load_model, save_model
 from .pacing import Budget
-from .runs import Job, held, settings_for, train_model
+from .runs import Job, Run, held, settings_for, train_model
 from .text import Tokenizer
 from .training import accelerator_for
 from .translating import SearchOptions, source_row, translate
@@ -63,10 +63,11 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         """
         corpus = load(data, pair) if isinstance(data, str) else data
         job = Job(corpus.name, f"{corpus.source_language}-{corpus.target_language}", model, preset, seed)
-        budget, settings = Budget(steps, minutes), settings_for(job, device, precision)
+        settings = settings_for(job, device, precision)
+        run = Run(Budget(steps, minutes), settings, folder, resume, progress)
         first = accelerator_for(settings).is_main_process   # of several processes, only the first writes
         with held(folder if first else None, job, resume):
-            translator = cls(*train_model(job, corpus, budget, settings, folder, resume, progress))
+            translator = cls(*train_model(job, corpus, run))
             _score(translator, corpus["valid"])
             if folder is not None and first:
                 translator.save_pretrained(folder)
