@@ -102,7 +102,7 @@ the lowest and the highest.
 
 *In segments*, a model knows nothing of the text before a segment, the counted ones included; so Transformer-XL
 lacks the memory that it was trained with. *With more context*, a Transformer reads windows that overlap by
-half, at twice the cost; a recurrent network and an n-gram read the text in one piece; so does Transformer-XL,
+half, at twice the cost. A recurrent network and an n-gram read the text in one piece; so does Transformer-XL,
 with a memory as long as a segment.
 Speed and memory are those of a training step. All models took turns in {costs['rounds']} rounds; the seconds
 are the processor's, because other programs ran, too. Memory is what a fresh process grows by.
