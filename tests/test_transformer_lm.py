@@ -96,14 +96,16 @@ def test_searches_run_from_a_prompt():
     (lambda: SegmentBatches(text(9), 0), "length must be a positive whole number, not 0"),
     (lambda: SegmentBatches(text(9), 2.5), "length must be a positive whole number, not 2.5"),
     (lambda: SegmentBatches(text(9), 2, rows=0), "rows must be a positive whole number, not 0"),
-    (lambda: SegmentBatches(text(1), 4), "a text of 1 words is shorter than a segment: length=4 needs 5"),
-    (lambda: SegmentBatches(text(16), 16), "a text of 16 words is shorter than a segment: length=16 needs 17"),
+    (lambda: SegmentBatches(text(1), 4), "SegmentBatches: a text of 1 words has nothing to predict"),
+    (lambda: SegmentBatches(text(5), 16).plan(1, 0), "a text of 5 words is too short for training: length=16 needs 17"),
+    (lambda: SegmentBatches(text(16), 16).plan(1, 0), "a text of 16 words is too short for training: length=16"),
+    (lambda: fit(small(), SegmentBatches(text(5), 16), lambda step, progress: 0.1, steps=1, progress=False), "too short for training"),
     (lambda: SegmentBatches([3, 4, 5, 6], 2), "a tensor with one row of whole numbers, not list"),
     (lambda: SegmentBatches(torch.rand(9), 2), r"one row of whole numbers, not \(9,\) of torch.float32"),
     (lambda: SegmentBatches(text(12).view(3, 4), 2), r"one row of whole numbers, not \(3, 4\)"),
     (lambda: window_losses(small(), text(9), 4, 5), "stride=5 must lie between 1 and length=4"),
-    (lambda: window_losses(small(), text(1), 4), "a text of 1 words is shorter than a segment: length=4 needs 5"),
-    (lambda: window_losses(small(), text(8), 8), "a text of 8 words is shorter than a segment: length=8 needs 9"),
+    (lambda: window_losses(small(), text(1), 4), "window_losses: a text of 1 words has nothing to predict"),
+    (lambda: window_losses(small(), [3, 4, 5, 6], 2), "window_losses: a text is a tensor with one row of whole numbers, not list"),
     (lambda: window_losses(small(), text(9), 0), "length must be a positive whole number, not 0"),
     (lambda: window_losses(small(), text(9), 4, 0), "stride must be a positive whole number, not 0"),
     (lambda: window_losses(small(), text(9), 4, rows=0), "rows must be a positive whole number, not 0"),
@@ -145,7 +147,13 @@ def test_segments_predict_each_word_once(n, length):
     assert batches.fingerprint() != SegmentBatches(ids, length, 4).fingerprint()
 
 
-@pytest.mark.parametrize("n, length, stride", [(30, 8, None), (30, 8, 4), (30, 8, 1), (30, 8, 3), (9, 8, 2), (9, 8, 8), (10, 8, 8), (2, 1, 1)])
+def test_a_text_shorter_than_a_segment_is_scored_as_one():
+    batches = SegmentBatches(torch.arange(3, 8), 16, 2)
+    assert [batches.collate(batch)[0].tolist() for batch in batches.in_order()] == [[[3, 4, 5, 6, 7]]]
+    assert evaluate_loss(small(), batches) == pytest.approx(window_losses(small(), batches.ids, 16).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("n, length, stride", [(30, 8, None), (30, 8, 4), (30, 8, 1), (30, 8, 3), (5, 8, 2), (9, 8, 2), (9, 8, 8), (10, 8, 8), (2, 1, 1)])
 def test_window_losses_are_those_of_a_loop(n, length, stride):
     model, ids = small(), text(n)
     found = window_losses(model, ids, length, stride, rows=3)

@@ -163,22 +163,22 @@ class TransformerLM(nn.Module):
 
 
 # %% ../nbs/30_transformer_lm.ipynb #cell-16
-def check_text(name: str, ids: Tensor, length: int) -> None:
-    "Raise ValueError if a text is not one row of ids that fills a segment of `length` predicted words."
+def check_text(name: str, ids: Tensor) -> None:
+    "Raise ValueError if a text is not one row of at least two ids."
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point():
         found = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"{name}: a text is a tensor with one row of whole numbers, not {found}")
-    if len(ids) <= length:
-        raise ValueError(f"{name}: a text of {len(ids)} words is shorter than a segment: length={length} "
-                         f"needs {length + 1}, because the first word is only read")
+    if len(ids) < 2:
+        raise ValueError(f"{name}: a text of {len(ids)} words has nothing to predict: the first is only read")
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentBatches:
     """One long text in segments of equal length, for `model.loss(tokens)` [Al-Rfou et al. 2018].
 
-    A segment is read without what came before it. Each epoch cuts the text at other places.
-    Raises ValueError if a number is not a positive whole number, or the text is shorter than a segment.
+    A segment is read without what came before it. Each epoch cuts the text at other places. To score a text
+    that is shorter than a segment, `in_order` gives it as one short segment; `plan` (training) refuses it.
+    Raises ValueError if a number is not a positive whole number, or the text has fewer than two words.
     """
 
     ids: Tensor          # (n,) the text
@@ -187,7 +187,7 @@ class SegmentBatches:
 
     def __post_init__(self):
         check_sizes("SegmentBatches", length=self.length, rows=self.rows)
-        check_text("SegmentBatches", self.ids, self.length)
+        check_text("SegmentBatches", self.ids)
 
     def _cut(self, offset: int) -> list[tuple[int, int]]:   # first word and number of predicted words
         "The text from `offset` on, in segments; the last one may be shorter."
@@ -201,9 +201,15 @@ class SegmentBatches:
         return batches + [[s] for s in segments if s[1] < self.length]
 
     def plan(self, seed: int, epoch: int) -> list[list[tuple[int, int]]]:
-        "Batches of segments, in an order and from a first word that depend on seed and epoch only."
+        """Batches of segments, in an order and from a first word that depend on seed and epoch only.
+
+        Raises ValueError if the text is shorter than a segment.
+        """
+        if len(self.ids) <= self.length:
+            raise ValueError(f"SegmentBatches: a text of {len(self.ids)} words is too short for training: "
+                             f"length={self.length} needs {self.length + 1}, the first only read")
         draw = random.Random(f"segments {seed} {epoch}")
-        segments = self._cut(draw.randrange(min(self.length, len(self.ids) - 1)))
+        segments = self._cut(draw.randrange(self.length))
         draw.shuffle(segments)
         batches = self._batches(segments)
         draw.shuffle(batches)
@@ -243,12 +249,13 @@ def window_losses(
     All windows but the first score their last `stride` words only, so that each word is predicted from at
     least L - stride others. Stride 1 gives every word all the context that a window holds, at L times
     the cost.
+    A text that is shorter than a window is read as one short window.
     Raises ValueError if a number is not a positive whole number, stride is larger than length, or the text
-    is shorter than a window.
+    has fewer than two words.
     """
     stride = length if stride is None else stride
     check_sizes("window_losses", length=length, stride=stride, rows=rows)
-    check_text("window_losses", ids, length)
+    check_text("window_losses", ids)
     if stride > length:
         raise ValueError(f"window_losses: stride={stride} must lie between 1 and length={length}")
     last = len(ids) - 1
