@@ -1,11 +1,12 @@
 """What pre-training a small BERT is worth: accuracy against the number of labels, and which part of it helps.
 
-    python experiments/bert.py                 # or --only labels, --only parts
+    python experiments/bert.py                 # or --only labels, --only parts, --only looks
 
 Two layers of width 64, made from seeds. *labels*: micro-reviews, from scratch and from two pre-trainings: on micro-text (hidden words
 and the second segment), and on micro-text and the reviews of train without their labels (of those hidden words only: a review is
 one sentence). Five seeds; each draws its own labelled reviews. *parts*: the second pre-training with one thing changed, up to three seeds,
-256 labels; all are asked the same held-out puzzles. Each fine-tuning runs once with each of RATES: for every start and number of labels, a
+256 labels; all are asked the same held-out puzzles. *looks*: where [CLS] reads from, before and after fine-tuning on 1,024 reviews, as
+in the lesson but with three seeds and one rate that nobody chose. Each other fine-tuning runs once with each of RATES: for every start and number of labels, a
 reader of the record takes the rate that is best on valid, mean over seeds; `test` is scored with all and chooses nothing. Writes
 results/bert.json after each pre-training and goes on where an earlier call stopped. One thread.
 """
@@ -13,7 +14,9 @@ import argparse
 import copy
 import json
 import random
+import re
 import time
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -23,7 +26,8 @@ from torch.nn.functional import cross_entropy
 
 from transformer_course.bert import Bert, BertForPreTraining, PretrainingBatches, Puzzle, TextClassifier, mask_words
 from transformer_course.corpora import load
-from transformer_course.micro_reviews import NEGATIVE, POSITIVE
+from transformer_course.functional import padding_mask
+from transformer_course.micro_reviews import NEGATIVE, PATTERNS, POSITIVE
 from transformer_course.recipe import linear_decay
 from transformer_course.text import BOS, EOS, PAD, Tokenizer, pad
 from transformer_course.training import Settings, fit
@@ -33,6 +37,8 @@ RATES = (0.001, 0.003)
 PRE_RATE, PRE_STEPS, TUNE_STEPS, ROWS = 0.002, 1200, 250, 32
 LABELS, PART_LABELS = (64, 128, 256, 512), (256,)
 SEEDS, PART_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3)
+LOOK_LABELS, LOOKED_AT = 1024, 200
+CUES = ("not", "anything", "but", "although", "despite", "yet")
 
 
 @dataclass(frozen=True)
@@ -240,6 +246,53 @@ def reviews_run(data: Reviews, start: Start, seed: int, labels: tuple[int, ...])
     return about, runs
 
 
+def kinds(item) -> list[str]:
+    """For each token of a review: which kind of token it is."""
+    pattern = PATTERNS[item.tags["pattern"]]
+    slots, found = iter(re.findall(r"{([abc])}", pattern.text)), ["[CLS], [SEP]"]
+    for word in item.text.split():
+        if word in (*POSITIVE, *NEGATIVE):
+            found.append("opinion that decides" if next(slots) in pattern.decides else "opinion that does not")
+        else:
+            found.append("not, but, although …" if word in CUES else "other words")
+    return [*found, "[CLS], [SEP]"]
+
+
+@torch.no_grad()
+def looks(encoder: Bert, data: Reviews) -> dict:
+    """The share of [CLS]'s attention that each kind of token gets in each layer, mean over heads and reviews of test."""
+    found = defaultdict(lambda: torch.zeros(SIZES["n_layers"]))
+    for item, (tokens, segments, label) in list(zip(data.reviews["test"], data.rows("test"), strict=True))[:LOOKED_AT]:
+        tokens = torch.tensor([tokens])
+        x = encoder.embedding.place(encoder.embedding.words(tokens) + encoder.segments(torch.zeros_like(tokens)))
+        by_layer = encoder.stack(x, padding_mask(tokens, encoder.pad_id)[:, None, None], need_weights=True)[1]
+        weights = torch.stack([weights[0, :, 0].mean(0) for weights in by_layer])         # (layers, S)
+        for kind, weight in zip(kinds(item), weights.T, strict=True):
+            found[kind] += weight / LOOKED_AT
+    return {kind: [round(w, 4) for w in weight.tolist()] for kind, weight in sorted(found.items())}
+
+
+def looks_run(data: Reviews, seed: int) -> dict:
+    """Pre-train on micro-text, fine-tune, and look before and after."""
+    torch.manual_seed(seed)
+    model, start = BertForPreTraining(Bert(len(data.words), **SIZES)), STARTS["micro-text"]
+    pretrain(model, data.source(start), start.second, PRE_STEPS, seed)
+    encoder, rows = model.eval().bert, {split: data.rows(split) for split in ("train", "test")}
+    tuned = tune(encoder, drawn(rows["train"], LOOK_LABELS, seed), 2, RATES[0], TUNE_STEPS, seed)
+    return {"seed": seed, "test": share(right(tuned, rows["test"])), "pre-trained": looks(encoder, data), "fine-tuned": looks(tuned.bert, data)}
+
+
+def note_looks(data: Reviews, seed: int) -> None:
+    """Add what one model looks at to the record."""
+    record, made = noted(), looks_run(data, seed)
+    counted = Counter(kind for item in list(data.reviews["test"])[:LOOKED_AT] for kind in kinds(item))
+    tokens = {kind: round(n / counted.total(), 4) for kind, n in sorted(counted.items())}
+    entry = record.setdefault("looks", facts() | {"labels": LOOK_LABELS, "rate": RATES[0], "reviews": LOOKED_AT, "tokens": tokens, "runs": []})
+    entry["runs"].append(made)
+    write("bert", record)
+    print("looks", made, flush=True)
+
+
 def noted() -> dict:
     """The record so far."""
     given = {"sizes": SIZES, "rates": RATES, "pre_rate": PRE_RATE, "pre_steps": PRE_STEPS, "tune_steps": TUNE_STEPS, "rows": ROWS}
@@ -266,7 +319,7 @@ def done(part: str, name: str, seed: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=["labels", "parts"], choices=["labels", "parts"])
+    parser.add_argument("--only", nargs="+", default=["labels", "parts", "looks"], choices=["labels", "parts", "looks"])
     only = parser.parse_args().only
     torch.set_num_threads(1)
     data = Reviews()
@@ -275,6 +328,9 @@ def main() -> None:
     for part, name, seed, labels in plan:
         if part in only and not done(part, name, seed):
             note(part, name, *reviews_run(data, (STARTS | PARTS)[name], seed, labels))
+    for seed in PART_SEEDS:
+        if "looks" in only and all(run["seed"] != seed for run in noted().get("looks", {"runs": []})["runs"]):
+            note_looks(data, seed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Language models with the same text, steps and batches: counted, recurrent, and Transformers.
 
     python experiments/language_models.py --seeds 1 2 3
+    python experiments/language_models.py --ngrams            (the counted models again)
     python experiments/language_models.py --costs             (speed and memory of a training step)
 
 The text is tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA). All networks
@@ -9,6 +10,10 @@ doubled until that is worse on `valid` (seed 1, a third of the steps). `test` is
 64, in windows that overlap by half and, for recurrent models, in one piece. A token is a character, or, in the rows
 named "pieces", one of 1,000 pieces of words (BPE); bits are always per character. Writes results/language_models.json
 after each run, and goes on where an earlier call stopped. One thread.
+
+The n-grams count the whole training text. They are scored under the networks' two conditions: in segments of 64, of
+which they are given the first token alone, and in one piece. At the beginning of a segment, where an n-gram lacks words
+before, the shorter n-gram that fits takes its place, with weights of its own from `valid`.
 
 Transformer-XL, "xl", has a memory as long as a segment. It reads the same number of segments in a batch, but each goes
 on where the one before it ended; `test` is scored without a memory (in segments) and with it, in one piece.
@@ -35,7 +40,7 @@ from torch import nn
 from transformer_course.corpora import load
 from transformer_course.language_models import NGramModel, RNNLanguageModel
 from transformer_course.recipe import linear_decay
-from transformer_course.text import Tokenizer
+from transformer_course.text import BOS, Tokenizer
 from transformer_course.training import Settings, adam, evaluate_loss, fit
 from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
 from transformer_course.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
@@ -44,6 +49,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from timing import grown, summary    # noqa: E402
 
 LENGTH, ROWS, STEPS, ROUNDS, PIECES = 64, 24, 1500, 15, 1000
+ORDERS = {"characters": (1, 3, 5, 7), "pieces": (1, 2, 3, 4)}
 NAME, CPU = "language_models", torch.device("cpu")
 TOKENIZERS = {"characters": {"kind": "characters", "size": 200}, "pieces": {"kind": "bpe", "size": PIECES}}
 
@@ -135,16 +141,26 @@ def own_rate(name, words, ids):
     return min(losses, key=losses.get), losses
 
 
-def count(words, ids):
-    """Counted n-grams, on the whole training text at once."""
-    found = {}
-    for order in (1, 3, 5, 7):
+def counted_losses(models: dict[int, NGramModel], order: int, ids: list[int]) -> list[float]:
+    """-log p of each token but the first, in nats; a token with fewer than order - 1 before it gets a shorter n-gram."""
+    found = {n: (-models[n].word_log_probs([BOS, *ids])).tolist() for n in range(2, order + 1)} or {1: (-models[1].word_log_probs([BOS, *ids])).tolist()}
+    return [found[min(order, place + 1)][place] for place in range(1, len(ids))]
+
+
+def count(part, orders):
+    """Counted n-grams, scored in segments and in one piece."""
+    models, found, test = {}, {}, part["ids"]["test"].tolist()
+    bits = lambda losses: round(sum(losses) / math.log(2) / part["characters"], 4)
+    for order in range(1, max(orders) + 1):
         begun = time.perf_counter()
-        rows = [row.tolist() for row in ids["train"][:1_000_000].view(1000, 1000)]
-        model = NGramModel(order).fit(rows, [ids["valid"].tolist()], words)
-        losses = -model.word_log_probs(ids["test"].tolist())
-        found[order] = {"bits": round(losses.mean().item() / math.log(2), 4), "seconds": round(time.perf_counter() - begun, 1)}
-        print(f"{order}-gram: {found[order]}", flush=True)
+        models[order] = NGramModel(order).fit([part["ids"]["train"].tolist()], [part["ids"]["valid"].tolist()], part["words"])
+        if order not in orders:
+            continue
+        whole, rows = counted_losses(models, order, test), [counted_losses(models, order, test[s:s + LENGTH + 1]) for s in range(0, len(test) - 1, LENGTH)]
+        full = [row for row in rows if len(row) == LENGTH]
+        found[order] = {"segments": bits([nats for row in rows for nats in row]), "one piece": bits(whole),
+                        "by position": [round(sum(column) / len(full), 3) for column in zip(*full)], "seconds": round(time.perf_counter() - begun, 1)}
+        print(f"{order}-gram: {found[order]['segments']} bits in segments, {found[order]['one piece']} in one piece", flush=True)
     return found
 
 
@@ -220,6 +236,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--rate", type=float, help="of models that have none yet, instead of looking for one")
+    parser.add_argument("--ngrams", action="store_true")
     parser.add_argument("--costs", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -228,20 +245,21 @@ def main() -> None:
     letters = data["characters"]
 
     def stored():                                                   # read anew: two calls may work at the same time
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"ngrams": {}, "models": {}}
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"models": {}}
 
-    def store(record):
+    def store(record):                                              # facts at the top are those of the networks
         head = {**facts(), "data": "tinyshakespeare", "length": LENGTH, "rows": ROWS, "steps": STEPS,
                 "scored": letters["characters"], "words": {unit: part["words"] for unit, part in data.items()},
                 "test tokens": {unit: len(part["ids"]["test"]) for unit, part in data.items()}}
-        write(NAME, {**head, "ngrams": record["ngrams"], "models": record["models"], "costs": record.get("costs", {})})
+        write(NAME, record | head)
 
-    record = stored()
-    if not record["ngrams"]:
-        store(record | {"ngrams": count(letters["words"], letters["ids"])})
+    if given.ngrams or "counted" not in stored():
+        counted = {**facts(), **{unit: count(part, ORDERS[unit]) for unit, part in data.items()}}
+        write(NAME, {name: value for name, value in stored().items() if name != "ngrams"} | {"counted": counted})
     if given.costs:
         found = costs([name for name, row in MODELS.items() if row.unit == "characters" or name in stored()["models"]], data)
-        store(stored() | {"costs": found})
+        write(NAME, stored() | {"costs": found})
+    if given.ngrams or given.costs:
         return
     for name in given.models:
         part = data[MODELS[name].unit]

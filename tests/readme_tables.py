@@ -25,19 +25,36 @@ def headlines() -> str:
     both = lambda name: f"{ahead(greedy[name]):.2f} greedily, {ahead(beam[name]):.2f} with a beam of five"
     position, step = list(record("decoding_step_tiny_cpu")["positions"].items())[-1]
     exercises, mistakes = exercise_counts()
+    texts, memory = record("language_models"), record("transformer_xl")["micro"]
+    real, tasks = record("minilm"), record("text_to_text")["tasks"]
+    bits = lambda name, way: f"{mean(run[way] for run in texts['models'][name]['runs']):.2f}"
+    recalled = lambda name, way: f"{mean(run[way]['recalled'] for run in memory['models'][name]['runs']):.2f}"
+    reviews = lambda name, labels: f"{100 * mean(real['labels'][name][labels]):.0f} %"
+    translated = lambda entry: f"{100 * mean(run['test']['translate'] for run in entry['runs']):.0f} %"
     rows = [
         [f"exact translations of unseen micro-Hindi sentences, {len(board['seeds'])} seeds",
          f"LSTM without attention {exact('seq2seq')}, GRU with additive attention {exact('additive')}, "
          f"Transformer with rotary positions {exact('transformer-rotary')}"],
         [f"BLEU on Multi30k, test 2016, after {minutes} minutes on two cores", ", ".join(map(bleu, hours))],
-        ["a training step, times as fast as `torch.nn.Transformer`",
-         f"preset `tiny` {ratio(tiny, 'training step, highest', 'default sites')}, the paper's base model "
-         f"{ratio(base, 'training step, highest', 'default sites')} (float32, two cores)"],
-        ["a training step with additive attention, times as fast as JoeyNMT's",
-         f"{ratio(tiny, 'recurrent training step, highest', 'additive')} (float32), "
-         f"{ratio(tiny, 'recurrent training step, medium', 'additive')} (bfloat16 products)"],
-        ["decoding, times as fast as Hugging Face's Marian", both("Marian (Hugging Face)")],
-        ["decoding, times as fast as CTranslate2 (C++)", both("CTranslate2, on each core")],
+        [f"bits per character of Shakespeare after {texts['steps']:,} steps",
+         f"GRU {bits('gru', 'one piece')}, Transformer with rotary positions {bits('rotary', 'half overlap')}, "
+         f"Transformer-XL {bits('xl', 'one piece')}"],
+        [f"loss of the words that a story recalls, nats, segments of {memory['length']} words",
+         f"without a memory {recalled('segments', 'as trained')}, windows that overlap by half "
+         f"{recalled('segments', 'half overlap')}, Transformer-XL with a memory of 48 words {recalled('memory 48', 'as trained')}"],
+        ["film reviews, praise or blame? 256 labels, fixed vectors",
+         f"right: bag of words {reviews('bag of words', '256')}, a BERT with random weights {reviews('random weights, mean', '256')}, "
+         f"the same BERT with published weights (MiniLM) {reviews('MiniLM, mean', '256')}"],
+        [f"exact translations by a small T5, {tasks['own']} batches of pairs",
+         f"in one model for four tasks {translated(tasks['models']['joint'])}, alone "
+         f"{translated(tasks['models']['alone, own batches']['translate'])}; alone with {tasks['all']:,} batches "
+         f"{translated(tasks['models']['alone, all batches']['translate'])}"],
+        ["a training step, times as fast as",
+         f"`torch.nn.Transformer` {ratio(tiny, 'training step, highest', 'default sites')} (preset `tiny`) and "
+         f"{ratio(base, 'training step, highest', 'default sites')} (the paper's base model); JoeyNMT with additive attention "
+         f"{ratio(tiny, 'recurrent training step, highest', 'additive')}; float32, two cores"],
+        ["decoding, times as fast as", f"Hugging Face's Marian {both('Marian (Hugging Face)')}; CTranslate2 (C++) "
+         f"{both('CTranslate2, on each core')}"],
         [f"one more word at position {int(position):,}",
          f"{step['with the cache']['milliseconds']:.1f} ms with the cache, "
          f"{step['without']['milliseconds']:.0f} ms without"],

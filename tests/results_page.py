@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean
 
 import notebooks
+from model_tables import long_memory, other_languages, pretraining
 from readme_tables import headlines, lessons
 from recorded_facts import (NAMES, ROOT, ahead, direction, facts, gathered, link, named, record, records,
                             script, searches, source, spread, table)
@@ -72,36 +73,66 @@ LANGUAGE_MODELS = {"rnn": "plain RNN (10a)", "gru": "GRU (10a)", "lstm": "LSTM (
 def language_models() -> str:
     found = record("language_models")
     costs = found["costs"]
-    def counted(order, entry):
-        return [f"{order}-gram, counted (10a)", "–", "–", f"{entry['bits']:.3f}", "–", "–", "–"]
+    def counted(order, entry, unit):
+        of = f", {unit} of words" if unit == "pieces" else ""
+        bits = entry["segments"]
+        return [f"{order}-gram, counted{of} (10a)", "–", "–", f"{bits:.3f}", f"{2**bits:.2f}",
+                f"{entry['one piece']:.3f}", "–", "–"]
     def trained(name, model):
         of = lambda way: spread([run[way] for run in model["runs"]], 3)
         cost = costs["models"].get(name)
         dear = [f"{cost['tokens per second']:,}", f"{cost['megabytes']:.0f}"] if cost else ["–", "–"]
         more = of("one piece") if "one piece" in model["runs"][0] else of("half overlap")
-        return [LANGUAGE_MODELS[name], f"{model['parameters']:,}", len(model["runs"]), of("segments"), more, *dear]
-    rows = [counted(*item) for item in found["ngrams"].items()]
+        perplexity = 2 ** mean(run["segments"] for run in model["runs"])
+        return [LANGUAGE_MODELS[name], f"{model['parameters']:,}", len(model["runs"]), of("segments"),
+                f"{perplexity:.2f}", more, *dear]
+    rows = [counted(order, entry, unit) for unit in ("characters", "pieces")
+            for order, entry in found["counted"][unit].items()]
     rows += [trained(name, found["models"][name]) for name in LANGUAGE_MODELS
              if found["models"].get(name, {}).get("runs")]
-    head = ("model (lesson) | parameters | seeds | bits per character, in segments | with more context "
-            "| tokens a second | megabytes")
+    head = ("model (lesson) | parameters | seeds | bits per character, in segments | perplexity of a character "
+            "| with more context, bits | tokens a second | megabytes")
     return f"""## Language models
 
 All networks read Shakespeare for {found['steps']:,} steps, with {found['rows']} segments of {found['length']} tokens in
 a step. A token is a character unless the row says otherwise; bits are always per character. The n-grams count
-the whole training text once. The rate of each network was chosen on valid; Transformer-XL takes that of the
-rotary Transformer. The figures are of {found['scored']:,} characters of test: the mean over the seeds, with
+the whole training text once. The rate of each network was chosen on valid, with one seed, after a third of the
+steps; Transformer-XL takes that of the rotary Transformer. Perplexity is 2 to the power of the bits. The
+figures are of {found['scored']:,} characters of test: the mean over the seeds, with
 the lowest and the highest.
 
-*In segments*, a model knows nothing of the text before a segment; so Transformer-XL lacks the memory that it
-was trained with. *With more context*, a Transformer reads windows that overlap by half, at twice the cost; a
-recurrent network reads the text in one piece; so does Transformer-XL, with a memory as long as a segment.
+*In segments*, a model knows nothing of the text before a segment, the counted ones included; so Transformer-XL
+lacks the memory that it was trained with. *With more context*, a Transformer reads windows that overlap by
+half, at twice the cost. A recurrent network and an n-gram read the text in one piece; so does Transformer-XL,
+with a memory as long as a segment.
 Speed and memory are those of a training step. All models took turns in {costs['rounds']} rounds; the seconds
 are the processor's, because other programs ran, too. Memory is what a fresh process grows by.
 
 {table(head, rows)}
 
-{source("language_models")}"""
+{source("language_models")}
+
+{of_units()}"""
+
+
+def of_units() -> str:
+    found = record("units")
+    def row(unit, part, name, runs):
+        of = lambda key, digits: spread([run[key] for run in runs], digits)
+        return [unit, f"{part['vocabulary']}", name, of("bits per character", 3), of("perplexity per word", 2),
+                of("perplexity per token", 2)]
+    rows = []
+    for unit, part in found["units"].items():
+        rows.append(row(unit, part, f"{part['ngram']['order']}-gram, counted (10a)", [part["ngram"]["test"]]))
+        rows += [row(unit, part, LANGUAGE_MODELS[name], model["runs"]) for name, model in part["models"].items()]
+    head = "unit | vocabulary | model (lesson) | bits per character | perplexity per word | perplexity per token"
+    return f"""The course's own text, micro-text, in three units. Each document is read whole. All networks take
+{found['steps']} steps, with the same {found['rows']} documents in each step whatever the unit. Perplexity per token
+cannot be compared across units; the other two columns can.
+
+{table(head, rows)}
+
+{source("units")}"""
 
 
 def demo() -> str:
@@ -418,7 +449,8 @@ def all_records() -> str:
     return f"""## All records
 
 Some records have no table here, because a lesson shows and explains them. To make a record again, run its
-script; its first lines say how. `with changes` marks a run whose code was committed only after it.
+script; its first lines say how. `with changes` marks a run whose code was committed only after it. The seeds are
+those of all parts of a record; a part may have fewer, and its table or lesson says so.
 
 {table("record | script | lesson | date | commit | machine | seeds", rows)}"""
 
@@ -443,8 +475,8 @@ def showing(name: str) -> list[Path]:
 
 def page() -> str:
     """All of docs/results.md."""
-    sections = (opening, scoreboard, language_models, demo, captions, attention_controls, small_data, after_training,
-                several_tasks, training_step, decoding, decoding_step, not_reached, all_records)
+    sections = (opening, scoreboard, language_models, long_memory, demo, captions, attention_controls, small_data,
+                after_training, pretraining, several_tasks, other_languages, training_step, decoding, decoding_step, not_reached, all_records)
     return re.sub(r"\n{3,}", "\n\n", "\n\n".join(section() for section in sections)) + "\n"
 
 

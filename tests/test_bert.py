@@ -231,6 +231,8 @@ def test_classifier_learns_and_starts_from_the_encoder():
     (lambda: TextClassifier(small(), classes=1), "TextClassifier: classes must be a whole number from 2, not 1"),
     (lambda: BertForPreTraining(small()).loss(torch.full((2, 5), 7), torch.zeros(2, 5, dtype=torch.long), torch.full((2, 5), -1), torch.tensor([0, 1])),
      "BertForPreTraining: no word is hidden in this batch"),
+    (lambda: small()(torch.tensor([[5, 77, 7]])), "Bert: ids must be from 0 to 22 and segments from 0 to 1, and here they go from 5 to 77 and from 0 to 0"),
+    (lambda: small()(torch.tensor([[5, 6, 7]]), torch.tensor([[0, 1, 2]])), "Bert: ids must be from 0 to 22 and segments from 0 to 1, and here they go from 5 to 7 and from 0 to 2"),
 ])
 def test_bad_input_gets_one_line(make, message):
     with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):

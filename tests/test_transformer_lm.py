@@ -12,7 +12,8 @@ from transformer_course import protocols
 from transformer_course.distances import POSITIONS
 from transformer_course.search import beam_search, greedy_search, sample
 from transformer_course.training import Settings, evaluate_loss, fit
-from transformer_course.transformer_lm import RepetitionPenalty, SegmentBatches, TransformerLM, window_losses
+from transformer_course.layouts import gpt2
+from transformer_course.transformer_lm import MinP, Nucleus, RepetitionPenalty, SegmentBatches, TransformerLM, window_losses
 
 
 def small(seed=1, words=17, **options):
@@ -91,20 +92,47 @@ def test_searches_run_from_a_prompt():
     (lambda: small(positions="wheels"), "unknown positions 'wheels'"),
     (lambda: small().start(torch.zeros(2, 0, dtype=torch.long)), "an empty prompt"),
     (lambda: small().start(torch.tensor([[5, 6, 0], [5, 6, 7]])), "prompts of different lengths"),
-    (lambda: SegmentBatches(text(9), 0), "length=0"),
-    (lambda: SegmentBatches(text(1), 4), "at least two ids"),
+    (lambda: small().loss(torch.tensor([[5], [6]])), "texts of 1 words have nothing to predict"),
+    (lambda: SegmentBatches(text(9), 0), "length must be a positive whole number, not 0"),
+    (lambda: SegmentBatches(text(9), 2.5), "length must be a positive whole number, not 2.5"),
+    (lambda: SegmentBatches(text(9), 2, rows=0), "rows must be a positive whole number, not 0"),
+    (lambda: SegmentBatches(text(1), 4), "SegmentBatches: a text of 1 words has nothing to predict"),
+    (lambda: SegmentBatches(text(5), 16).plan(1, 0), "a text of 5 words is too short for training: length=16 needs 17"),
+    (lambda: SegmentBatches(text(16), 16).plan(1, 0), "a text of 16 words is too short for training: length=16"),
+    (lambda: fit(small(), SegmentBatches(text(5), 16), lambda step, progress: 0.1, steps=1, progress=False), "too short for training"),
+    (lambda: SegmentBatches([3, 4, 5, 6], 2), "a tensor with one row of whole numbers, not list"),
+    (lambda: SegmentBatches(torch.rand(9), 2), r"one row of whole numbers, not \(9,\) of torch.float32"),
+    (lambda: SegmentBatches(text(12).view(3, 4), 2), r"one row of whole numbers, not \(3, 4\)"),
     (lambda: window_losses(small(), text(9), 4, 5), "stride=5 must lie between 1 and length=4"),
-    (lambda: window_losses(small(), text(1), 4), "fewer than two words"),
+    (lambda: window_losses(small(), text(1), 4), "window_losses: a text of 1 words has nothing to predict"),
+    (lambda: window_losses(small(), [3, 4, 5, 6], 2), "window_losses: a text is a tensor with one row of whole numbers, not list"),
+    (lambda: window_losses(small(), text(9), 0), "length must be a positive whole number, not 0"),
+    (lambda: window_losses(small(), text(9), 4, 0), "stride must be a positive whole number, not 0"),
+    (lambda: window_losses(small(), text(9), 4, rows=0), "rows must be a positive whole number, not 0"),
+    (lambda: Nucleus(0), r"share=0 must lie in \(0, 1\]"),
+    (lambda: Nucleus(math.nan), r"share=nan must lie in \(0, 1\]"),
+    (lambda: MinP(1.5), r"share=1.5 must lie in \(0, 1\]"),
     (lambda: RepetitionPenalty(0.9), "theta=0.9 must be finite and at least 1"),
     (lambda: RepetitionPenalty(math.nan), "theta=nan must be finite"),
     (lambda: RepetitionPenalty(1.2, 0), "last=0 must be at least 1, or None"),
 ])
 def test_refuses(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         make()
+    assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("n, length", [(2, 5), (6, 5), (7, 5), (23, 5), (21, 1)])
+def test_padding_is_noticed_where_it_has_the_id_of_the_end():
+    torch.manual_seed(1)
+    model, end = gpt2(50, 12, 3, 2, 20, max_len=30, pad_id=49, bos_id=49, eos_id=49).eval(), 49
+    for rows in ([[5, 6, end], [5, 6, 7]], [[end, 5, 6], [7, 5, 6]], [[5, end, end], [5, 6, end]], [[end, end, 5], [end, 6, 7]]):
+        with pytest.raises(ValueError, match="prompts of different lengths .some begin or end with id 49, which pads, too.: give each length"):
+            greedy_search(model, torch.tensor(rows), 4)
+    for rows in ([[end, 5, 6], [end, 8, 7]], [[5, 6, end], [8, 7, end]], [[5, end, 6], [5, 7, 6]], [[end], [end]], [[5, end, 6, end]]):
+        model.start(torch.tensor(rows))                                   # all begin, all end, or it is inside: real words
+
+
+@pytest.mark.parametrize("n, length", [(2, 1), (6, 5), (7, 5), (23, 5), (21, 1)])
 def test_segments_predict_each_word_once(n, length):
     ids = torch.arange(n)
     batches = SegmentBatches(ids, length, 3)
@@ -119,7 +147,13 @@ def test_segments_predict_each_word_once(n, length):
     assert batches.fingerprint() != SegmentBatches(ids, length, 4).fingerprint()
 
 
-@pytest.mark.parametrize("n, length, stride", [(30, 8, None), (30, 8, 4), (30, 8, 1), (30, 8, 3), (5, 8, 2), (9, 8, 8), (10, 8, 8), (2, 1, 1)])
+def test_a_text_shorter_than_a_segment_is_scored_as_one():
+    batches = SegmentBatches(torch.arange(3, 8), 16, 2)
+    assert [batches.collate(batch)[0].tolist() for batch in batches.in_order()] == [[[3, 4, 5, 6, 7]]]
+    assert evaluate_loss(small(), batches) == pytest.approx(window_losses(small(), batches.ids, 16).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("n, length, stride", [(30, 8, None), (30, 8, 4), (30, 8, 1), (30, 8, 3), (5, 8, 2), (9, 8, 2), (9, 8, 8), (10, 8, 8), (2, 1, 1)])
 def test_window_losses_are_those_of_a_loop(n, length, stride):
     model, ids = small(), text(n)
     found = window_losses(model, ids, length, stride, rows=3)
@@ -143,6 +177,40 @@ def test_it_learns_a_text_by_heart():
     fit(model, batches, lambda step, progress: 0.02 * (1 - progress), steps=150, progress=False,
         settings=Settings(smoothing=0.0, seed=1, device="cpu", precision="highest"))
     assert evaluate_loss(model, batches) < 0.2 < before
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.7, 0.95, 1.0])
+def test_nucleus_and_min_p_are_hugging_faces(share):
+    from transformers import MinPLogitsWarper, TopPLogitsWarper
+    logp = (3 * torch.randn(7, 23, generator=torch.Generator().manual_seed(6))).log_softmax(-1)
+    logp[:, [0, 1]] = -math.inf                                           # what may not be written stays so
+    logp[2, 5:] = -math.inf
+    before, logp = logp.clone(), logp.log_softmax(-1)
+    for ours, theirs in ((Nucleus(share), TopPLogitsWarper(share)), (MinP(share), MinPLogitsWarper(share))):
+        found = ours(logp, None, None)
+        assert_close(found, theirs(None, logp.clone()))
+        assert found.isfinite().any(-1).all() and torch.equal(found[found.isfinite()], logp[found.isfinite()])
+    assert torch.equal(before.log_softmax(-1), logp)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
+def test_nucleus_and_min_p_are_their_definitions(share):
+    logp = (2 * torch.randn(5, 11, generator=torch.Generator().manual_seed(7))).log_softmax(-1)
+    nucleus, least = Nucleus(share)(logp, None, None).isfinite(), MinP(share)(logp, None, None).isfinite()
+    for b, p in enumerate(logp.exp().tolist()):
+        for word in range(11):
+            likelier = sum(other for other in p if other > p[word])
+            assert nucleus[b, word] == (likelier < share) and least[b, word] == (p[word] >= share * max(p))
+
+
+def test_only_kept_words_are_drawn():
+    model, prompts = small(), text(4 * 5).view(4, 5)
+    for rule in (Nucleus(0.3), MinP(0.7)):
+        drawn = sample(model, prompts, 6, 2.0, generator=torch.Generator().manual_seed(3), adjust=rule).tokens[:, 0]
+        allowed = model(prompts)[:, -1].log_softmax(-1)
+        allowed[:, [0, 1]] = -math.inf                                    # padding and the start token are never written
+        kept = rule(allowed.log_softmax(-1), None, None).isfinite()
+        assert kept.sum(-1).max() < 17 and kept.gather(1, drawn[:, None]).all()
 
 
 def test_repetition_penalty_is_hugging_faces_on_log_probabilities():

@@ -427,3 +427,14 @@ def test_bad_input_is_named():
         StreamBatches(text(9), 3, 9)
     with pytest.raises(ValueError, match="2 streams in the batch, 3 in the memory"):
         streaming().loss(text(10).view(2, 5), torch.tensor(0))
+
+
+@pytest.mark.parametrize("memory", [0, 5])
+def test_padded_prompts_are_noticed_where_padding_has_the_id_of_the_end(memory):
+    end = V - 1
+    model = small(memory, pad_id=end, bos_id=end, eos_id=end)
+    for rows in ([[5, 6, end], [5, 6, 7]], [[end, 5, 6], [7, 5, 6]], [[5, end, end], [5, 6, end]]):
+        with pytest.raises(ValueError, match=f"start: prompts of different lengths .some begin or end with id {end}"):
+            model.start(torch.tensor(rows))
+    for rows in ([[end, 5, 6], [end, 8, 7]], [[5, 6, end], [8, 7, end]], [[5, end, 6], [5, 7, 6]]):
+        model.start(torch.tensor(rows))

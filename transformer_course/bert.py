@@ -224,7 +224,7 @@ class Bert(nn.Module):
     """A post-norm encoder of one or two segments of text [Devlin et al. 2019, §3].
 
     A vector for each word is the sum of the word's, its place's and its segment's, with a norm after it.
-    Raises ValueError if a size is not a positive whole number.
+    Raises ValueError if a size is not a positive whole number; called, if an id or a segment is not known.
     """
 
     def __init__(
@@ -269,8 +269,14 @@ class Bert(nn.Module):
     ) -> Tensor:                           # (B, S, D)
         "A vector for each word, which has read all the others."
         segments = torch.zeros_like(tokens) if segments is None else segments
-        x = self.embedding.place(self.embedding.words(tokens) + self.segments(segments))
-        return self.stack(x, padding_mask(tokens, self.pad_id)[:, None, None])[0]
+        try:
+            x = self.embedding.words(tokens) + self.segments(segments)
+        except IndexError:                 # on a CPU; looking beforehand would make a GPU wait
+            known, kinds = len(self.embedding.weight), len(self.segments.weight)
+            raise ValueError(f"Bert: ids must be from 0 to {known - 1} and segments from 0 to {kinds - 1}, "
+                             f"and here they go from {tokens.min()} to {tokens.max()} and from "
+                             f"{segments.min()} to {segments.max()}") from None
+        return self.stack(self.embedding.place(x), padding_mask(tokens, self.pad_id)[:, None, None])[0]
 
 
 class MaskedHead(nn.Module):

@@ -451,8 +451,8 @@ def read_options(
 ) -> dict:
     """The sizes of our model.
 
-    Raises ValueError, with the option's name, if one is unknown, missing, contradicts another, or has a value
-    that no model of this library follows.
+    Raises ValueError, with the option's name, if one is unknown, missing, contradicts another, is the id of a
+    special word outside the vocabulary, or has a value that no model of this library follows.
     """
     options, config = EVERYWHERE | family.options, family.mend(config)
     for key in config:
@@ -467,7 +467,16 @@ def read_options(
                              f"{ours}")
         if ours is not None:
             sizes[ours], said[ours] = value, source
+    _check_ids(sizes, f"{file}: the option ", said)
     return sizes
+
+
+def _check_ids(sizes: Mapping, where: str, names: Mapping[str, str]) -> None:
+    "Raise ValueError if a special word lies outside the vocabulary."
+    for ours in ("pad_id", "bos_id", "eos_id"):
+        if sizes.get(ours, 0) >= sizes["words"]:
+            raise ValueError(f"{where}{names.get(ours, ours)} is {sizes[ours]}, and ids must be less than "
+                             f"the number of words, which is {sizes['words']}")
 
 
 def same_function(one: Callable, other: Callable) -> bool:
@@ -479,8 +488,9 @@ def same_function(one: Callable, other: Callable) -> bool:
 def write_options(family: Family, sizes: Mapping) -> dict:
     """The config.json of which `read_options` makes these sizes.
 
-    Raises ValueError for an activation that has no name there.
+    Raises ValueError for an activation that has no name there, and a special word outside the vocabulary.
     """
+    _check_ids(sizes, f"{family.name}: ", {})
     config = {"model_type": family.model_type, "architectures": [family.architecture],
               "is_encoder_decoder": "decoder_layers" in sizes}
     for key, (ours, kind, *default) in family.options.items():

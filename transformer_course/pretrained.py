@@ -27,7 +27,7 @@ from .layouts import (BERT_WITH_TASKS, FAMILIES, Family, codes, read_options, to
                                         to_theirs, write_options)
 from .text import Tokenizer, pad
 
-# %% ../nbs/34_pretrained.ipynb #cell-37
+# %% ../nbs/34_pretrained.ipynb #cell-39
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
                    "merges.txt", "vocab.txt", "spiece.model", "source.spm", "target.spm")
@@ -109,7 +109,7 @@ def _in_shards(folder: Path, index: Path) -> dict[str, Tensor]:
             raise ValueError(f"{folder / file} is damaged: {name} is not in it, and {index.name} says so")
     return {name: shards[file][name] for name, file in places.items()}
 
-# %% ../nbs/34_pretrained.ipynb #cell-38
+# %% ../nbs/34_pretrained.ipynb #cell-40
 def _proper(name: str, family: Family, known: set[str]) -> str:
     "A tensor's usual name: old files say gamma and beta, and the prefix may be there or not."
     name = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
@@ -117,6 +117,13 @@ def _proper(name: str, family: Family, known: set[str]) -> str:
         if other in known or re.fullmatch(family.unused, other):
             return other
     return name
+
+
+def _check_numbers(file, name: str, tensor: Tensor) -> None:
+    if not tensor.is_floating_point():
+        raise ValueError(f"{file}: the tensor {name} holds {tensor.dtype}, not real numbers")
+    if not (tensor if tensor.element_size() > 1 else tensor.float()).isfinite().all():
+        raise ValueError(f"{file}: the tensor {name} holds NaN or infinity")
 
 
 def _check_copy(file, name: str, tensor: Tensor, original: str, tensors: Mapping[str, Tensor]) -> None:
@@ -139,8 +146,8 @@ def settled(
 ) -> dict[str, Tensor]:
     """The needed tensors under their usual names; copies and codes are compared and left out.
 
-    Raises ValueError that names the first tensor that is missing, of another shape, there twice, different
-    from what it copies, or without a place in the model.
+    Raises ValueError that names the first tensor that is missing, of another shape, there twice, not finite,
+    different from what it copies, or without a place in the model.
     """
     known, found = {*shapes, *family.copies, *family.codes}, {}
     for name, tensor in tensors.items():
@@ -152,8 +159,7 @@ def settled(
                              f"{family.name} with the options of its config.json")
         if usual in found:
             raise ValueError(f"{file}: the tensor {usual} is there twice, once as {name}")
-        if not tensor.is_floating_point():
-            raise ValueError(f"{file}: the tensor {name} holds {tensor.dtype}, not real numbers")
+        _check_numbers(file, name, tensor)
         found[usual] = tensor
     for name, shape in shapes.items():
         if name not in found:
@@ -168,10 +174,10 @@ def settled(
             _check_copy(file, name, found[name], family.copies[name], found)
     return {name: found[name] for name in shapes}
 
-# %% ../nbs/34_pretrained.ipynb #cell-39
+# %% ../nbs/34_pretrained.ipynb #cell-41
 def _family(config: Mapping, file: Path) -> Family:
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"{file}: the model_type {kind!r} is not known: choose one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]
 
@@ -243,7 +249,7 @@ def load_tokenizer(path: str | Path, **hub_options) -> GivenTokenizer:
     """The tokenizer of a published model, checked against its config.json; see `read_tokenizer`."""
     return read_tokenizer(model_folder(path, **hub_options))
 
-# %% ../nbs/34_pretrained.ipynb #cell-40
+# %% ../nbs/34_pretrained.ipynb #cell-42
 AROUND = {"gpt2": "<bos> $A", "t5": "$A <eos>", "marian": "$A <eos>", "pegasus": "$A <eos>"}   # of a text
 
 
@@ -288,11 +294,33 @@ def save_pretrained(
     write_files(folder, files)
     return family.name
 
-# %% ../nbs/34_pretrained.ipynb #cell-41
+# %% ../nbs/34_pretrained.ipynb #cell-43
 def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:   # (B, S, D), (B, S) True at words -> (B, D)
     """The mean of the words' vectors, without padding."""
     weight = real[..., None].to(hidden.dtype)
     return (hidden * weight).sum(1) / weight.sum(1)
+
+
+def _sentence_ids(model: Bert, tokenizer: GivenTokenizer, sentences: Sequence[str]) -> list[list[int]]:
+    "The ids of each sentence, all of which the model can read."
+    if isinstance(sentences, str):
+        raise ValueError("sentence_vectors: sentences must be a list of texts, not one text")
+    words, longest = len(model.embedding.weight), len(model.embedding.positions.table)
+    found = []
+    for sentence in sentences:
+        if not isinstance(sentence, str) or not sentence.strip():
+            raise ValueError(f"sentence_vectors: each sentence must be a text with words, not {sentence!r}")
+        row = tokenizer.encode(sentence)
+        if len(row) > longest:
+            raise ValueError(f"a sentence has {len(row)} tokens, and the model reads {longest}: "
+                             f"{sentence[:40]!r}")
+        if not row or max(row) >= words:
+            raise ValueError(f"the tokenizer does not fit the model, which knows {words:,} pieces: of "
+                             f"{sentence[:40]!r} it makes " + (f"id {max(row)}" if row else "no ids"))
+        found.append(row)
+    if not found:
+        raise ValueError("sentence_vectors: there are no sentences")
+    return found
 
 
 @torch.no_grad()
@@ -304,16 +332,10 @@ def sentence_vectors(
 ) -> Tensor:                     # (N, D), each of length 1
     """A vector for each sentence: the mean of its words', scaled to length 1.
 
-    Raises ValueError without sentences, or for one that is longer than the model reads.
+    Raises ValueError without sentences, for one without words or longer than the model reads, and if the
+    tokenizer knows pieces that the model does not know.
     """
-    ids = [tokenizer.encode(sentence) for sentence in sentences]
-    longest = len(model.embedding.positions.table)
-    if not ids:
-        raise ValueError("sentence_vectors: there are no sentences")
-    for sentence, row in zip(sentences, ids):
-        if len(row) > longest:
-            raise ValueError(f"a sentence has {len(row)} tokens, and the model reads {longest}: "
-                             f"{sentence[:40]!r}")
+    ids = _sentence_ids(model, tokenizer, sentences)
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     found = torch.empty(len(ids), model.segments.embedding_dim, dtype=model.embedding.weight.dtype)
     for group in (order[i:i + rows] for i in range(0, len(order), rows)):

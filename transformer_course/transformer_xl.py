@@ -24,7 +24,7 @@ from .distances import InAttention
 from .functional import check_sizes
 from .positions import Sinusoidal
 from .transformer import EncoderLayer, State
-from .transformer_lm import TransformerLM
+from .transformer_lm import TransformerLM, check_prompts
 
 # %% ../nbs/31_transformer_xl.ipynb #cell-25
 def visible(
@@ -247,11 +247,7 @@ class TransformerXL(nn.Module):
         return state if src.shape[1] == 1 else self.go_on(src[:, :-1], state, self.memory + 1)[1]
 
     def _check_prompts(self, src: Tensor) -> None:
-        if src.shape[1] == 0:
-            raise ValueError("TransformerXL.start: an empty prompt: begin with the start token")
-        if self.pad_id not in (self.bos_id, self.eos_id) and (src == self.pad_id).any():
-            raise ValueError("TransformerXL.start: prompts of different lengths: "
-                             "give each length its own batch")
+        check_prompts("TransformerXL", src, self.pad_id, self.pad_id in (self.bos_id, self.eos_id))
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
