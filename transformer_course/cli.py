@@ -28,7 +28,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-# %% ../nbs/91_cli.ipynb #1d318678
+# %% ../nbs/91_cli.ipynb #cell-6
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   rich_markup_mode=None,
                   help="How sequence models became the Transformer: train, translate, generate, evaluate, "
@@ -145,7 +145,7 @@ def data_verify(
     if any(state not in ("ok", "not here") for state in states.values()):
         raise typer.Exit(1)
 
-# %% ../nbs/91_cli.ipynb #aaf375c8
+# %% ../nbs/91_cli.ipynb #cell-13
 Folder = Annotated[Path, typer.Argument(
     help="A folder that `train` wrote, or a name on the Hugging Face Hub.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]

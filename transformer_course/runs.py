@@ -121,7 +121,7 @@ def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> 
             raise ValueError(
                 f"pair {number} of {split} has {longest} tokens, and the model has {positions} positions")
 
-# %% ../nbs/25e_runs.ipynb #b3f2b32f
+# %% ../nbs/25e_runs.ipynb #bb311556
 def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Settings:
     """The settings of a training by the job's preset; only translators smooth their labels."""
     smoothing = {"smoothing": 0.0} if job.model in LANGUAGE_MODELS else {}
@@ -164,8 +164,8 @@ def carry_out(
         note_job(folder, job)
     process.wait_for_everyone()
     schedule = linear_decay(preset.of(job.model)[1], preset.warmup)
-    return fit(model, learn, schedule, run.budget.steps, run.budget.minutes, run.resume, run.progress, valid=held_out, settings=run.settings,
-               folder=None if folder is None else folder / "checkpoints")
+    return fit(model, learn, schedule, run.budget.steps, run.budget.minutes, run.resume, run.progress,
+               valid=held_out, settings=run.settings, folder=folder and folder / "checkpoints")
 
 
 def facts_of(job: Job, corpus: Corpus, trainer: Trainer) -> dict:
