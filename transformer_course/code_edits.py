@@ -190,7 +190,7 @@ def _indices(node: ast.AST) -> Iterator[Edit]:
         for other in _moved(node.slice):
             yield ast.Subscript(node.value, other, node.ctx), "is shifted by one"
 
-# %% ../nbs/90m_code_edits.ipynb #e928f34f
+# %% ../nbs/90m_code_edits.ipynb #cell-10
 STEPS = {
     "({}).mT": "should be transposed", "({}).T": "should be transposed", "-({})": "has the wrong sign",
     "({}).logical_not()": "should be the opposite mask", "not ({})": "should be the opposite",

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['QUICK', 'FEW', 'LATER', 'diagnose', 'belongs', 'prove']
 
-# %% ../nbs/90f_diagnosis.ipynb #77f1acc9
+# %% ../nbs/90f_diagnosis.ipynb #cell-4
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -75,7 +75,7 @@ def _broken(
                 raise
     return None
 
-# %% ../nbs/90f_diagnosis.ipynb #295b9c87
+# %% ../nbs/90f_diagnosis.ipynb #cell-13
 QUICK, FEW = 0.5, 150     # seconds that a changed answer may take; changes to try if no case failed
 
 

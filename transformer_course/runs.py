@@ -121,7 +121,7 @@ def check_lengths(model: nn.Module, examples: Sequence[Example], split: str) -> 
             raise ValueError(
                 f"pair {number} of {split} has {longest} tokens, and the model has {positions} positions")
 
-# %% ../nbs/25e_runs.ipynb #bb311556
+# %% ../nbs/25e_runs.ipynb #cell-12
 def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Settings:
     """The settings of a training by the job's preset; only translators smooth their labels."""
     smoothing = {"smoothing": 0.0} if job.model in LANGUAGE_MODELS else {}
