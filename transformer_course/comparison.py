@@ -224,7 +224,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #cell-19
+# %% ../nbs/90c_comparison.ipynb #dd718d11
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 
@@ -246,7 +246,7 @@ _FACTORS = {1 / math.log(2): "bits in place of nats", math.log(2): "nats in plac
 
 
 def _meaning(ratio: float) -> str:
-    "What a factor stands for, if it is a well-known one."
+    "What a factor means, if it is a well-known one."
     told = next((told for known, told in _FACTORS.items() if math.isclose(ratio, known, rel_tol=1e-4)), "")
     return f": {told}?" if told else ""
 
