@@ -119,9 +119,10 @@ def main() -> None:
     print(record["partners"], "of", len(sentences), flush=True)
 
     corpus = load("sentence-polarity")
-    train = list(corpus["train"])
+    train, valid = list(corpus["train"]), list(corpus["valid"])
     random.Random(0).shuffle(train)
-    train, valid, test = train[:1600], list(corpus["valid"])[:300], list(corpus["test"])
+    random.Random(0).shuffle(valid)                 # the file has all of one label first
+    train, valid, test = train[:1600], valid[:300], list(corpus["test"])
     items = [*train, *valid, *test]
     y = torch.tensor([item.label for item in items])
     where = slice(1600, 1900), slice(1900, None)
