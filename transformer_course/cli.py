@@ -31,7 +31,8 @@ from rich.table import Table
 # %% ../nbs/91_cli.ipynb #cell-6
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   rich_markup_mode=None,
-                  help="How sequence models became the Transformer: train, translate, generate, evaluate, compare.")
+                  help="How sequence models became the Transformer: train, translate, generate, evaluate, "
+                       "compare.")
 data_app = typer.Typer(no_args_is_help=True, help="List, fetch and verify the data sets.")
 app.add_typer(data_app, name="data")
 
@@ -158,12 +159,13 @@ Precision = Annotated[str, typer.Option(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the trained model and its checkpoints.")],
     data: Annotated[str | None, typer.Option(
-        help="A data set of pairs, or of texts for a language model.  [default: micro-hindi or micro-text]")] = None,
+        help="A data set of pairs, or of texts for a language model.  "
+             "[default: micro-hindi or micro-text]")] = None,
     pair: Annotated[str | None, typer.Option(
         help="Direction, such as en-de.  [default: the data set's first]")] = None,
     model: Annotated[str | None, typer.Option(
-        help="seq2seq, additive, transformer, t5 …, or a language model: gru-lm, rotary-lm, transformer-xl …; "
-             "an unknown name lists them all.  [default: transformer]")] = None,
+        help="seq2seq, additive, transformer, t5 …, or a language model: gru-lm, rotary-lm, "
+             "transformer-xl …; an unknown name lists them all.  [default: transformer]")] = None,
     preset: Annotated[str | None, typer.Option(
         help="micro, tiny, small, base or big.  [default: tiny; micro for a language model]")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes of training.")] = None,

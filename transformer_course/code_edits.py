@@ -203,12 +203,12 @@ STEPS = {
     "({}).unsqueeze(0)": "lacks a dimension of size 1", "({}).unsqueeze(1)": "lacks a dimension of size 1",
     "({}).clone()": "should be a copy", "({}).detach()": "should be detached",
     "({}).bool()": "should be true or false", "({}).tolist()": "should be a list",
-    "({}).item()": "should be a plain number", "list({})": "should be a list",
-    "tuple({})": "should be a tuple", "[{}]": "should be in a list", "sorted({})": "should be sorted",
+    "({}).item()": "should be a plain number", "list({})": "should be a list of its own",
+    "tuple({})": "should be a tuple", "sorted({})": "should be sorted",
     "set({})": "counts some things twice", "({})[::-1]": "is in the wrong order",
     "len({})": "should be its length", "int({})": "should be a whole number",
     "({}).float()": "has the wrong number type", "({}).lower()": "should be in small letters",
-    "({})[0]": "is one level too deep", "({}).nan_to_num()": "has entries that are no numbers",
+    "({})[0]": "is one level too deep", "({}).nan_to_num()": "has entries that are infinite, or no numbers",
     "max({}, 0)": "must not fall below 0", "max({}, 1)": "must not fall below 1"}
 WHOLE = (ast.Name, ast.Call, ast.BinOp, ast.Subscript, ast.Attribute, ast.Compare, ast.ListComp, ast.BoolOp)
 

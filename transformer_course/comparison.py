@@ -6,6 +6,7 @@
 __all__ = ['LONG', 'Shown', 'shown', 'kind_name', 'difference', 'first_difference', 'relation', 'altered']
 
 # %% ../nbs/90c_comparison.ipynb #cell-4
+import math
 from itertools import permutations
 from numbers import Number, Real
 
@@ -159,7 +160,8 @@ def _members(got: object, expected: list | tuple, what: str) -> str | None:
     if not isinstance(got, (list, tuple)):
         return _wrong_kind(got, f"{kind_name(expected)} of {len(expected)}", what)
     if len(got) != len(expected):
-        return f"{what} should have {len(expected)} members, not {len(got)}{_absent(got, expected)}"
+        members = "member" if len(expected) == 1 else "members"
+        return f"{what} should have {len(expected)} {members}, not {len(got)}{_absent(got, expected)}"
     found = (difference(g, e, f"member {i} of {what}") for i, (g, e) in enumerate(zip(got, expected)))
     return next(filter(None, found), None)
 
@@ -222,7 +224,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #cell-19
+# %% ../nbs/90c_comparison.ipynb #dd718d11
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 
@@ -237,13 +239,25 @@ def _arrangement(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     return None
 
 
+_FACTORS = {1 / math.log(2): "bits in place of nats", math.log(2): "nats in place of bits",
+            1 / math.log(10): "a logarithm of base 10 in place of e",
+            math.log(10): "a logarithm of base e in place of 10",
+            100.0: "percent in place of a share", 0.01: "a share in place of percent"}
+
+
+def _meaning(ratio: float) -> str:
+    "What a factor means, if it is a well-known one."
+    told = next((told for known, told in _FACTORS.items() if math.isclose(ratio, known, rel_tol=1e-4)), "")
+    return f": {told}?" if told else ""
+
+
 def _scale(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     "Is every value the same number of times as large, or larger by the same number? Kind and sentence."
     ratio = ((got * expected).sum() / expected.square().sum()).item()
     apart, spread = (got - expected).flatten(), expected.flatten()
     if ratio > 0 and abs(ratio - 1) > 1e-3 and _close(got, ratio * expected):
         alone = f" {ratio:.3f}" if got.numel() == 1 else ""        # one number says nothing by itself
-        return f"factor{alone}", f"every value is {ratio:.4g} times what it should be"
+        return f"factor{alone}", f"every value is {ratio:.4g} times what it should be{_meaning(ratio)}"
     if got.numel() > 2 and not _close(spread, spread[:1].expand_as(spread)) and (
             _close(expected + apart[0], got)):
         by = apart[0].item()

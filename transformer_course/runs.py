@@ -163,9 +163,9 @@ def carry_out(
     if folder is not None and process.is_main_process:
         note_job(folder, job)
     process.wait_for_everyone()
-    return fit(model, learn, linear_decay(preset.of(job.model)[1], preset.warmup), run.budget.steps, run.budget.minutes,
-               run.resume, run.progress, valid=held_out, settings=run.settings,
-               folder=None if folder is None else folder / "checkpoints")
+    schedule = linear_decay(preset.of(job.model)[1], preset.warmup)
+    return fit(model, learn, schedule, run.budget.steps, run.budget.minutes, run.resume, run.progress,
+               valid=held_out, settings=run.settings, folder=folder and folder / "checkpoints")
 
 
 def facts_of(job: Job, corpus: Corpus, trainer: Trainer) -> dict:
