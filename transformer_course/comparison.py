@@ -224,7 +224,7 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
             return place + below, g, e
     return "", got, expected
 
-# %% ../nbs/90c_comparison.ipynb #dd718d11
+# %% ../nbs/90c_comparison.ipynb #cell-19
 def _close(one: Tensor, other: Tensor) -> bool:
     return bool(_equal(one, other).all())
 
