@@ -17,7 +17,7 @@ from transformer_course.writing import Generation, Writer, in_turn, running_ids,
 
 CPU = {"device": "cpu", "precision": "highest", "progress": False}
 WHOLE = load("micro-text")
-FEW = replace(WHOLE, splits={"train": WHOLE["train"][:120], "valid": WHOLE["valid"][:6]})
+FEW = replace(WHOLE, splits={"train": WHOLE["train"][:120], "valid": WHOLE["valid"][:14]})
 
 
 @pytest.fixture(scope="module", params=LANGUAGE_MODELS)
