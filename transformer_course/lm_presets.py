@@ -8,14 +8,14 @@ __all__ = ['LANGUAGE_MODELS', 'TEXT_PRESETS', 'RecurrentLM', 'TextPreset', 'buil
 # %% ../nbs/31a_lm_presets.ipynb #cell-4
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
 from .language_models import RNNLanguageModel, State
 from .presets import known
 from .protocols import BatchSource
-from .text import BOS, EOS, PAD
-from .transformer_lm import SegmentBatches, TransformerLM
+from .transformer_lm import SegmentBatches, TransformerLM, check_prompts
 from .transformer_xl import StreamBatches, Streaming, TransformerXL
 
 # %% ../nbs/31a_lm_presets.ipynb #cell-6
@@ -28,20 +28,12 @@ class RecurrentLM(nn.Module):
 
     def __init__(
         self,
-        words: int,             # V
-        d_model: int = 96,      # D, of the embeddings
-        d_hidden: int = 224,    # H, of the notes
-        n_layers: int = 1,
-        cell: str = "gru",      # or "lstm", "rnn"
-        dropout: float = 0.1,
-        pad_id: int = PAD,
-        bos_id: int = BOS,
-        eos_id: int = EOS,
+        words: int,       # V
+        **options: Any,   # of `RNNLanguageModel`: d_model, d_hidden, n_layers, cell, dropout, special ids
     ):
         super().__init__()
-        self.inner = RNNLanguageModel(words, d_model, d_hidden, n_layers, cell, dropout,
-                                      pad_id, bos_id, eos_id)
-        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+        self.inner = RNNLanguageModel(words, **options)
+        self.pad_id, self.bos_id, self.eos_id = self.inner.pad_id, self.inner.bos_id, self.inner.eos_id
 
     def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, V)
         "Logits of the word after each word."
@@ -60,11 +52,8 @@ class RecurrentLM(nn.Module):
 
         Raises ValueError if a prompt is empty, or padded: prompts of a batch must have the same length.
         """
-        if src.shape[1] == 0:
-            raise ValueError("RecurrentLM.start: an empty prompt: begin with the end token of a text before")
-        if self.pad_id not in (self.bos_id, self.eos_id) and (src == self.pad_id).any():
-            raise ValueError("RecurrentLM.start: prompts of different lengths: "
-                             "give each length its own batch")
+        shared = self.pad_id in (self.bos_id, self.eos_id)
+        check_prompts("RecurrentLM", src, self.pad_id, shared)
         state = self.inner.start(src)
         return state if src.shape[1] == 1 else self.inner.read(state, src[:, :-1])[1]
 
