@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOTE', 'Job', 'note_job', 'read_job', 'check_folder', 'held', 'tokenizer_for', 'check_lengths', 'settings_for',
-           'record_of', 'Run', 'carry_out', 'facts_of', 'train_model']
+           'record_of', 'Run', 'reserved', 'carry_out', 'facts_of', 'train_model']
 
 # %% ../nbs/25e_runs.ipynb #cell-4
 import json
@@ -145,6 +145,17 @@ class Run:
     folder: str | Path | None = None     # for checkpoints and the note, see `held`; None: nothing is written
     resume: bool = False                 # go on from the newest checkpoint in folder
     progress: bool = True                # show a bar
+
+
+@contextmanager
+def reserved(job: Job, run: Run) -> Iterator[str | Path | None]:
+    """Inside the block the folder of a run is reserved, see `held`; gives the folder to write into.
+
+    Of several processes, only the first writes; the others get None.
+    """
+    folder = run.folder if accelerator_for(run.settings).is_main_process else None
+    with held(folder, job, run.resume):
+        yield folder
 
 
 def carry_out(

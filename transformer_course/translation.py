@@ -19,9 +19,8 @@ from .evaluation import (Evaluation, attention_links, attention_weights, attends
                                            choose_head, evaluate)
 from .model_folder import load_model, save_model
 from .pacing import Budget
-from .runs import Job, Run, held, settings_for, train_model
+from .runs import Job, Run, reserved, settings_for, train_model
 from .text import Tokenizer
-from .training import accelerator_for
 from .translating import SearchOptions, source_row, translate
 
 # %% ../nbs/25_translation.ipynb #cell-19
@@ -63,14 +62,12 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         """
         corpus = load(data, pair) if isinstance(data, str) else data
         job = Job(corpus.name, f"{corpus.source_language}-{corpus.target_language}", model, preset, seed)
-        settings = settings_for(job, device, precision)
-        run = Run(Budget(steps, minutes), settings, folder, resume, progress)
-        first = accelerator_for(settings).is_main_process   # of several processes, only the first writes
-        with held(folder if first else None, job, resume):
+        run = Run(Budget(steps, minutes), settings_for(job, device, precision), folder, resume, progress)
+        with reserved(job, run) as written:
             translator = cls(*train_model(job, corpus, run))
             _score(translator, corpus["valid"])
-            if folder is not None and first:
-                translator.save_pretrained(folder)
+            if written is not None:
+                translator.save_pretrained(written)
         return translator
 
     @property

@@ -23,10 +23,9 @@ from .lm_presets import (LANGUAGE_MODELS, TEXT_PRESETS, build_language_model,
 from .model_folder import load_model, save_model
 from .pacing import Budget
 from .presets import known
-from .runs import Job, Run, carry_out, facts_of, held, settings_for
+from .runs import Job, Run, carry_out, facts_of, reserved, settings_for
 from .search import Adjust, greedy_search, sample
 from .text import Tokenizer
-from .training import accelerator_for
 from .transformer_lm import MinP, Nucleus, RepetitionPenalty, window_losses
 from .transformer_xl import TransformerXL, stream_losses
 from .translating import positions_in
@@ -222,14 +221,12 @@ class Writer(ModelHubMixin, library_name="transformer-course", tags=["text-gener
             raise ValueError(f"unknown language model {model!r}: choose one of {', '.join(LANGUAGE_MODELS)}")
         corpus = load(data) if isinstance(data, str) else data
         job = Job(corpus.name, "", model, preset, seed)
-        settings = settings_for(job, device, precision)
-        run = Run(Budget(steps, minutes), settings, folder, resume, progress)
-        first = accelerator_for(settings).is_main_process   # of several processes, only the first writes
-        with held(folder if first else None, job, resume):
+        run = Run(Budget(steps, minutes), settings_for(job, device, precision), folder, resume, progress)
+        with reserved(job, run) as written:
             writer = cls(*train_writer(job, corpus, run))
             writer.config["valid"] = asdict(writer.evaluate(_texts(corpus, "valid"), "valid"))
-            if folder is not None and first:
-                writer.save_pretrained(folder)
+            if written is not None:
+                writer.save_pretrained(written)
         return writer
 
     @property
