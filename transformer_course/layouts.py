@@ -165,7 +165,7 @@ MARIAN_NAMES = (
     *_marian_stack("decoder", (("self_attention", "self_attn"), ("cross_attention", "encoder_attn"))),
     ("output.bias", "final_logits_bias", "one row"))
 
-# %% ../nbs/34a_layouts.ipynb #af4d5602
+# %% ../nbs/34a_layouts.ipynb #cell-10
 GELU_TANH = partial(F.gelu, approximate="tanh")
 ACTIVATIONS = {"gelu_new": GELU_TANH, "gelu_pytorch_tanh": GELU_TANH, "gelu": F.gelu, "relu": F.relu,
                "swish": F.silu, "silu": F.silu}

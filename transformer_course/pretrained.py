@@ -174,7 +174,7 @@ def settled(
             _check_copy(file, name, found[name], family.copies[name], found)
     return {name: found[name] for name in shapes}
 
-# %% ../nbs/34_pretrained.ipynb #da392e76
+# %% ../nbs/34_pretrained.ipynb #cell-41
 def _family(config: Mapping, file: Path) -> Family:
     kind = config.get("model_type")
     if kind is None:
@@ -246,7 +246,8 @@ def from_pretrained(
         raise FileNotFoundError(f"{path} is no published model: there is no config.json in it")
     said = {"model_type": model_type} | read_json(config, config.read_bytes())
     if model_type is not None and said["model_type"] != model_type:
-        raise ValueError(f"{config} has the model_type {said['model_type']!r}, and {model_type!r} is asked for")
+        raise ValueError(f"{config} has the model_type {said['model_type']!r}, and {model_type!r} is "
+                         "asked for")
     _family(said, config)                     # complain before the large file is read
     return from_tensors(said, read_tensors(folder), dtype, folder)
 
