@@ -177,6 +177,9 @@ def settled(
 # %% ../nbs/34_pretrained.ipynb #cell-44
 def _family(config: Mapping, file: Path) -> Family:
     kind = config.get("model_type")
+    if kind is None:
+        raise ValueError(f"{file} names no model_type: give from_pretrained one, model_type=…, of "
+                         f"{', '.join(FAMILIES)}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"{file}: the model_type {kind!r} is not known: choose one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]
@@ -229,6 +232,7 @@ def from_tensors(
 def from_pretrained(
     path: str | Path,                     # a folder, or a name on the Hugging Face Hub
     dtype: torch.dtype = torch.float32,
+    model_type: str | None = None,        # for a config.json that names none, as those before 2020
     **hub_options,                        # revision, token, cache_dir, … of `snapshot_download`
 ) -> nn.Module:                           # a TransformerLM, Bert, BertForPreTraining or Transformer
     """A published GPT-2, BERT, T5, MarianMT or Pegasus as a model of this library.
@@ -240,7 +244,10 @@ def from_pretrained(
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{path} is no published model: there is no config.json in it")
-    said = read_json(config, config.read_bytes())
+    said = {"model_type": model_type} | read_json(config, config.read_bytes())
+    if model_type is not None and said["model_type"] != model_type:
+        raise ValueError(f"{config} has the model_type {said['model_type']!r}, and {model_type!r} is "
+                         "asked for")
     _family(said, config)                     # complain before the large file is read
     return from_tensors(said, read_tensors(folder), dtype, folder)
 
