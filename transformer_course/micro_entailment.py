@@ -54,7 +54,7 @@ def relation(
         return NEUTRAL
     return ENTAILS if known.negated == asked.negated else CONTRADICTS
 
-# %% ../nbs/32a_micro_entailment.ipynb #5392a142
+# %% ../nbs/32a_micro_entailment.ipynb #cell-12
 NOUNS = ("two things", "thing and kind")       # what the two nouns of a premise may be
 
 
@@ -128,7 +128,7 @@ def generate(
                 misses = 0
     return {split: splits[split] for split in ("train", "valid", "test")}
 
-# %% ../nbs/32a_micro_entailment.ipynb #cell-15
+# %% ../nbs/32a_micro_entailment.ipynb #cell-17
 def _read(clause: str) -> Claim:
     "A claim from its words."
     words = clause.split()
