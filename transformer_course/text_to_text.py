@@ -60,14 +60,14 @@ def story_tasks(story: str) -> list[TextTask]:
     short = f"{facts['name']} bought a {facts['thing']} at the {facts['place']}"
     return [*tasks, TextTask("shorten", f"shorten : {body}", short)]
 
-# %% ../nbs/33_text_to_text.ipynb #cell-15
+# %% ../nbs/33_text_to_text.ipynb #0a3db9b9
 def story_split(story: str) -> str:
     """Where the story's combination of name, place and thing belongs: "test", "valid" or "train"."""
     facts = facts_of(story)
     total = NAMES.index(facts["name"]) + PLACES.index(facts["place"]) + THINGS.index(facts["thing"])
     return {0: "test", 1: "valid"}.get(total % 6, "train")
 
-
+# %% ../nbs/33_text_to_text.ipynb #8a08be4d
 def held_out(story: str) -> bool:
     """Whether the story's combination of name, place and thing is kept for the test."""
     return story_split(story) == "test"
