@@ -26,7 +26,7 @@ from .positions import Sinusoidal
 from .transformer import EncoderLayer, State
 from .transformer_lm import TransformerLM, check_prompts
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-31
+# %% ../nbs/31_transformer_xl.ipynb #cell-29
 def visible(
     old: int,                   # words before these
     new: int,                   # T
@@ -97,7 +97,7 @@ class RelativeXL(InAttention):
         scores = (query + self.v) @ self.codes(S).mT / math.sqrt(query.shape[-1])
         return shift(scores).masked_fill(~visible(start, T, device=query.device), -torch.inf)
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-32
+# %% ../nbs/31_transformer_xl.ipynb #cell-30
 Memory = tuple[Tensor, ...]   # for each layer its inputs at the last words, (B, M, D); () is an empty memory
 
 
@@ -127,7 +127,7 @@ class RecentCache:
             return self
         return replace(self, keys=self.keys.index_select(0, rows), values=self.values.index_select(0, rows))
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-33
+# %% ../nbs/31_transformer_xl.ipynb #cell-31
 class TransformerXL(nn.Module):
     """A language model that reads a text in segments and remembers those before [Dai et al. 2019].
 
@@ -262,7 +262,7 @@ def remembered(layer: EncoderLayer, old: Tensor) -> Any:   # (B, M, D) -> a cach
     heads, residual = layer.self_attention.heads, layer.residuals[0]
     return layer.self_attention.new_cache().append(*heads.project(residual.before(old), KEY_VALUE))
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-35
+# %% ../nbs/31_transformer_xl.ipynb #cell-33
 @dataclass(frozen=True, eq=False)
 class StreamBatches:
     """One long text as parallel streams: row i of a batch goes on where row i of the batch before ended.
@@ -318,7 +318,7 @@ class StreamBatches:
         described = ("streams", self.ids.tolist(), self.length, self.rows)
         return hashlib.sha256(repr(described).encode()).hexdigest()
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-38
+# %% ../nbs/31_transformer_xl.ipynb #cell-36
 class Streaming(nn.Module):
     """Trains a TransformerXL on `StreamBatches` in the course's loop, with the memory carried along.
 
@@ -356,7 +356,7 @@ class Streaming(nn.Module):
                 kept[:, self.model.memory - new.shape[1]:] = new
         return loss
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-39
+# %% ../nbs/31_transformer_xl.ipynb #cell-37
 @torch.no_grad()
 def stream_losses(
     model: TransformerXL,       # in evaluation mode
