@@ -32,7 +32,7 @@ from transformer_course.text import Tokenizer
 from transformer_course.training import Settings, fit
 from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
 
-NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 2000, 6, 0.006, 0.5
+NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 1000, 6, 0.006, 0.5
 VARIANTS = {"none": (False, False), "layers": (True, False), "two ahead": (False, True), "both": (True, True)}
 
 
