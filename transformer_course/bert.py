@@ -25,7 +25,7 @@ from .positions import Learned
 from .text import BOS, EOS, PAD, Tokenizer, pad
 from .transformer import Embedding, Encoder, Output, Parts
 
-# %% ../nbs/32_bert.ipynb #cell-39
+# %% ../nbs/32_bert.ipynb #cell-48
 def mask_words(
     tokens: Sequence[int],               # ids of a text, special tokens among them
     draw: random.Random,                 # the same state hides the same words
@@ -85,7 +85,7 @@ def word_starts(tokenizer: Tokenizer) -> frozenset[int]:
     alone = tokenizer.kind == "words"
     return frozenset(i for i, piece in enumerate(pieces) if alone or piece.startswith("▁"))
 
-# %% ../nbs/32_bert.ipynb #cell-40
+# %% ../nbs/32_bert.ipynb #cell-49
 Sentences = Sequence[Sequence[int]]    # of a document, as ids without special tokens
 
 
@@ -208,7 +208,7 @@ class PretrainingBatches:
                  list(self.specials), self.starts and sorted(self.starts))
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-# %% ../nbs/32_bert.ipynb #cell-41
+# %% ../nbs/32_bert.ipynb #cell-50
 class Pooler(nn.Module):
     """The vector of a whole text, made from that of [CLS]."""
 
@@ -348,7 +348,7 @@ class BertForPreTraining(nn.Module):
         return of_words + F.cross_entropy(self.follows(self.bert.pooler(vectors)).float(), follows)
 
 
-# %% ../nbs/32_bert.ipynb #cell-42
+# %% ../nbs/32_bert.ipynb #cell-51
 class TextClassifier(nn.Module):
     """A pre-trained encoder with one new matrix on its pooler, to be fine-tuned [Devlin et al. 2019, §4].
 

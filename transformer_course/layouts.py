@@ -174,7 +174,7 @@ HARMLESS = frozenset("""
     _attn_implementation _attn_implementation_autoset _name_or_path _num_labels architectures
     attn_implementation bad_words_ids begin_suppress_tokens chunk_size_feed_forward classif_dropout
     classifier_dropout cross_attention_hidden_size decoder_layerdrop directionality diversity_penalty
-    do_sample dtype early_stopping encoder_layerdrop encoder_no_repeat_ngram_size
+    do_sample dtype early_stopping encoder_layerdrop encoder_no_repeat_ngram_size eos_token_ids
     exponential_decay_length_penalty extra_pos_embeddings finetuning_task
     force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id gradient_checkpointing
     id2label init_std initializer_factor initializer_range is_encoder_decoder label2id length_penalty

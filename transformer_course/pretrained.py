@@ -27,7 +27,7 @@ from .layouts import (BERT_WITH_TASKS, FAMILIES, Family, codes, read_options, to
                                         to_theirs, write_options)
 from .text import Tokenizer, pad
 
-# %% ../nbs/34_pretrained.ipynb #cell-39
+# %% ../nbs/34_pretrained.ipynb #cell-42
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
                    "merges.txt", "vocab.txt", "spiece.model", "source.spm", "target.spm")
@@ -109,7 +109,7 @@ def _in_shards(folder: Path, index: Path) -> dict[str, Tensor]:
             raise ValueError(f"{folder / file} is damaged: {name} is not in it, and {index.name} says so")
     return {name: shards[file][name] for name, file in places.items()}
 
-# %% ../nbs/34_pretrained.ipynb #cell-40
+# %% ../nbs/34_pretrained.ipynb #cell-43
 def _proper(name: str, family: Family, known: set[str]) -> str:
     "A tensor's usual name: old files say gamma and beta, and the prefix may be there or not."
     name = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
@@ -174,9 +174,12 @@ def settled(
             _check_copy(file, name, found[name], family.copies[name], found)
     return {name: found[name] for name in shapes}
 
-# %% ../nbs/34_pretrained.ipynb #cell-41
+# %% ../nbs/34_pretrained.ipynb #cell-44
 def _family(config: Mapping, file: Path) -> Family:
     kind = config.get("model_type")
+    if kind is None:
+        raise ValueError(f"{file} names no model_type: give from_pretrained one, model_type=…, of "
+                         f"{', '.join(FAMILIES)}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"{file}: the model_type {kind!r} is not known: choose one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]
@@ -229,6 +232,7 @@ def from_tensors(
 def from_pretrained(
     path: str | Path,                     # a folder, or a name on the Hugging Face Hub
     dtype: torch.dtype = torch.float32,
+    model_type: str | None = None,        # for a config.json that names none, as those before 2020
     **hub_options,                        # revision, token, cache_dir, … of `snapshot_download`
 ) -> nn.Module:                           # a TransformerLM, Bert, BertForPreTraining or Transformer
     """A published GPT-2, BERT, T5, MarianMT or Pegasus as a model of this library.
@@ -240,7 +244,10 @@ def from_pretrained(
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{path} is no published model: there is no config.json in it")
-    said = read_json(config, config.read_bytes())
+    said = {"model_type": model_type} | read_json(config, config.read_bytes())
+    if model_type is not None and said["model_type"] != model_type:
+        raise ValueError(f"{config} has the model_type {said['model_type']!r}, and {model_type!r} is "
+                         "asked for")
     _family(said, config)                     # complain before the large file is read
     return from_tensors(said, read_tensors(folder), dtype, folder)
 
@@ -249,7 +256,7 @@ def load_tokenizer(path: str | Path, **hub_options) -> GivenTokenizer:
     """The tokenizer of a published model, checked against its config.json; see `read_tokenizer`."""
     return read_tokenizer(model_folder(path, **hub_options))
 
-# %% ../nbs/34_pretrained.ipynb #cell-42
+# %% ../nbs/34_pretrained.ipynb #cell-45
 AROUND = {"gpt2": "<bos> $A", "t5": "$A <eos>", "marian": "$A <eos>", "pegasus": "$A <eos>"}   # of a text
 
 
@@ -294,7 +301,7 @@ def save_pretrained(
     write_files(folder, files)
     return family.name
 
-# %% ../nbs/34_pretrained.ipynb #cell-43
+# %% ../nbs/34_pretrained.ipynb #cell-46
 def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:   # (B, S, D), (B, S) True at words -> (B, D)
     """The mean of the words' vectors, without padding."""
     weight = real[..., None].to(hidden.dtype)

@@ -67,12 +67,12 @@ def story_split(story: str) -> str:
     total = NAMES.index(facts["name"]) + PLACES.index(facts["place"]) + THINGS.index(facts["thing"])
     return {0: "test", 1: "valid"}.get(total % 6, "train")
 
-
+# %% ../nbs/33_text_to_text.ipynb #cell-16
 def held_out(story: str) -> bool:
     """Whether the story's combination of name, place and thing is kept for the test."""
     return story_split(story) == "test"
 
-# %% ../nbs/33_text_to_text.ipynb #cell-61
+# %% ../nbs/33_text_to_text.ipynb #cell-69
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
@@ -135,7 +135,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.gate(x)) * self.expand(x)))
 
-# %% ../nbs/33_text_to_text.ipynb #cell-62
+# %% ../nbs/33_text_to_text.ipynb #cell-70
 def t5(
     words: int,                        # V
     d_model: int = 128,                # D
@@ -184,7 +184,7 @@ def t5(
         Output(table if tied else nn.Linear(d_model, words, bias=False)),
         pad_id, bos_id=pad_id if bos_id is None else bos_id, eos_id=eos_id)
 
-# %% ../nbs/33_text_to_text.ipynb #cell-63
+# %% ../nbs/33_text_to_text.ipynb #cell-71
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:
     """Names of marks for `Tokenizer.train(specials=…)`: the first gap's comes last, so its id is the highest.
 
@@ -263,7 +263,7 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinels: Seque
                          f"the source needs {wanted}")
     return [token for place in source for token in (spans[place] if place in marks else [place])]
 
-# %% ../nbs/33_text_to_text.ipynb #cell-64
+# %% ../nbs/33_text_to_text.ipynb #cell-72
 @dataclass(frozen=True)
 class SpanBatches:
     """Span corruption of plain texts as batches for `fit`: each epoch cuts other gaps.
