@@ -11,12 +11,15 @@ memory, and a memory of 96. Rates as above, with a quarter of the steps, on the 
 cost: untrained networks read a text in windows of W words moved by one word, in windows of W that overlap by half, and in a stream that
 keeps keys and values of W words and reads W/2 at a time; time of the processor for each scored word, and multiply-adds. All are the
 same network, with relative positions. The windows are read by a network without positions, too, which is cheaper. The ways take turns,
-so that a busy machine shifts all of them; a time is the median over the turns. Each call that asks for this part makes it again.
+so that a busy machine shifts all of them; a time is the median over the turns. The C library (glibc) is told to keep freed memory: if it
+gives the memory back, the times of windows jump where one array reaches a megabyte. Each call that asks for this part makes it again.
 `test` is only scored. Writes results/transformer_xl.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import json
+import os
 import statistics
+import sys
 import time
 
 import torch
@@ -41,6 +44,7 @@ MODELS = {"micro": {"segments": (16, 0), "memory 16": (16, 16), "memory 48": (16
 CONTEXTS = (2, 4, 8, 16, 24, 32, 48, 64)
 FIRST = 5000                                                    # test words in the curve over contexts
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
+ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "2000000000", "MALLOC_MMAP_THRESHOLD_": "2000000000"}     # bytes: freed memory is kept
 TURNS = 9                                                       # of the clock, after one that does not count
 
 
@@ -157,7 +161,7 @@ def cost(words=65):
             counts["stream" + told] = multiply_adds(model.lm, T, W, project=project) / T
         found[W] = {name: entry | {"multiply-adds": counts[name]} for name, entry in timed(clock).items()}
         print(W, {name: entry["microseconds"] for name, entry in found[W].items()}, flush=True)
-    return {"sizes": sizes, "words": words, "turns": TURNS, **facts(), "lengths": found}
+    return {"sizes": sizes, "words": words, "turns": TURNS, "allocator": ALLOCATOR, **facts(), "lengths": found}
 
 
 def main() -> None:
@@ -165,6 +169,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["micro", "characters", "cost"], choices=["micro", "characters", "cost"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     given = parser.parse_args()
+    if "cost" in given.parts and not ALLOCATOR.items() <= os.environ.items():              # it is read when a process begins
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ALLOCATOR)
     torch.set_num_threads(1)
     path = RESULTS / "transformer_xl.json"
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts()
