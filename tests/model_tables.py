@@ -43,7 +43,7 @@ def long_memory() -> str:
     head = "trained on segments of | read at test | seeds | nats a "
     return f"""## A memory of earlier segments
 
-Lesson [31](../nbs/31_transformer_xl.ipynb): a Transformer with relative positions, with and without Transformer-XL's memory.
+Lesson [31c](../nbs/31c_memory_worth.ipynb): a Transformer with relative positions, with and without Transformer-XL's memory.
 Models of one table have the same parameters, words in a step, and steps. Lower is better. *Recalled* words are
 those that a story has named before and that nothing else foretells.
 

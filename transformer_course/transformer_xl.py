@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Memory', 'visible', 'shift', 'RelativeXL', 'RecentCache', 'TransformerXL', 'remembered', 'StreamBatches', 'Streaming',
-           'stream_losses', 'multiply_adds']
+           'stream_losses']
 
 # %% ../nbs/31_transformer_xl.ipynb #cell-4
 import hashlib
@@ -26,7 +26,7 @@ from .positions import Sinusoidal
 from .transformer import EncoderLayer, State
 from .transformer_lm import TransformerLM, check_prompts
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-25
+# %% ../nbs/31_transformer_xl.ipynb #cell-31
 def visible(
     old: int,                   # words before these
     new: int,                   # T
@@ -97,7 +97,7 @@ class RelativeXL(InAttention):
         scores = (query + self.v) @ self.codes(S).mT / math.sqrt(query.shape[-1])
         return shift(scores).masked_fill(~visible(start, T, device=query.device), -torch.inf)
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-26
+# %% ../nbs/31_transformer_xl.ipynb #cell-32
 Memory = tuple[Tensor, ...]   # for each layer its inputs at the last words, (B, M, D); () is an empty memory
 
 
@@ -127,7 +127,7 @@ class RecentCache:
             return self
         return replace(self, keys=self.keys.index_select(0, rows), values=self.values.index_select(0, rows))
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-27
+# %% ../nbs/31_transformer_xl.ipynb #cell-33
 class TransformerXL(nn.Module):
     """A language model that reads a text in segments and remembers those before [Dai et al. 2019].
 
@@ -262,7 +262,7 @@ def remembered(layer: EncoderLayer, old: Tensor) -> Any:   # (B, M, D) -> a cach
     heads, residual = layer.self_attention.heads, layer.residuals[0]
     return layer.self_attention.new_cache().append(*heads.project(residual.before(old), KEY_VALUE))
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-29
+# %% ../nbs/31_transformer_xl.ipynb #cell-35
 @dataclass(frozen=True, eq=False)
 class StreamBatches:
     """One long text as parallel streams: row i of a batch goes on where row i of the batch before ended.
@@ -318,7 +318,7 @@ class StreamBatches:
         described = ("streams", self.ids.tolist(), self.length, self.rows)
         return hashlib.sha256(repr(described).encode()).hexdigest()
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-32
+# %% ../nbs/31_transformer_xl.ipynb #cell-38
 class Streaming(nn.Module):
     """Trains a TransformerXL on `StreamBatches` in the course's loop, with the memory carried along.
 
@@ -356,7 +356,7 @@ class Streaming(nn.Module):
                 kept[:, self.model.memory - new.shape[1]:] = new
         return loss
 
-# %% ../nbs/31_transformer_xl.ipynb #cell-33
+# %% ../nbs/31_transformer_xl.ipynb #cell-39
 @torch.no_grad()
 def stream_losses(
     model: TransformerXL,       # in evaluation mode
@@ -387,25 +387,3 @@ def stream_losses(
         logits = model.lm.output(hidden).float()
         losses.append(F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none"))
     return torch.cat(losses, dim=1).flatten()[:last]
-
-# %% ../nbs/31_transformer_xl.ipynb #cell-42
-def multiply_adds(
-    model: TransformerLM,         # or the `lm` of a TransformerXL; inside attention `RelativeXL`, or nothing
-    new: int,                     # T, words that are read at once
-    old: int = 0,                 # words before them, whose keys and values are kept
-    scored: int | None = None,    # words whose next word is scored; None: all new ones
-    project: bool = False,        # the old words' keys and values are computed again
-    codes: bool = True,           # the codes of the distances are computed, too
-) -> int:
-    "Multiplications, each with an addition, in the matrix products of one pass over one text."
-    D, V, total = model.embedding.weight.shape[1], len(model.output.weight), 0
-    for layer in model.stack.layers:
-        attention, F_ = layer.self_attention, layer.feed_forward.expand.out_features
-        width = attention.heads.n_heads * attention.heads.d_head                # K of all heads: D as a rule
-        total += 4 * new * D * width + 2 * new * D * F_                         # Q, K, V, join; feed-forward
-        total += 2 * new * (old + new) * width                                  # scores; mean of the values
-        total += 2 * old * D * width if project else 0
-        if isinstance(attention.places, RelativeXL):
-            total += new * (old + new) * width                                  # scores of the distances
-            total += (old + new) * D * D if codes else 0
-    return total + (new if scored is None else scored) * D * V
