@@ -32,7 +32,7 @@ from transformer_course.text import Tokenizer
 from transformer_course.training import Settings, fit
 from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
 
-NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 400, 6, 0.006, 0.5
+NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 1000, 6, 0.006, 0.5
 VARIANTS = {"none": (False, False), "layers": (True, False), "two ahead": (False, True), "both": (True, True)}
 
 
@@ -84,7 +84,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / f"{NAME}.json"
-    runs = json.loads(path.read_text(encoding="utf-8"))["variants"] if path.is_file() else {name: [] for name in VARIANTS}
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"steps": STEPS, "variants": {name: [] for name in VARIANTS}}
+    if record["steps"] != STEPS:
+        raise SystemExit(f"{path.name} has runs of {record['steps']} steps, not {STEPS}: move it away first")
+    runs = record["variants"]
     corpus = load("tinyshakespeare")
     texts = {split: "\n".join(part.text for part in corpus[split]) for split in ("train", "valid", "test")}
     tokenizer = Tokenizer.train([texts["train"]], kind="characters", size=200)

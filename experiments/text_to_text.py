@@ -343,32 +343,34 @@ def captions(record, stored, seeds, steps=1600, rate=4e-3):
                                 + list(LANGUAGES.values()) * 100, kind="bpe", size=4000)
     english, telling = [p.source for p in corpora["de"]["test_2016_flickr"]], telling_words(texts)
     references = {code: [p.target for p in corpus["test_2016_flickr"]] for code, corpus in corpora.items()}
+    share = lambda lines, code: round(sum(language_of(line, telling) == code for line in lines) / len(lines), 4)
     record.update({"sizes": CAPTIONS, "parameters": parameters(new_t5(tokenizer, 1, CAPTIONS)), "pieces": len(tokenizer), "steps": steps,
-                   "rate": rate, "seed": 1, "batch_tokens": 2048})
+                   "rate": rate, "batch_tokens": 2048, "rule": {code: share(lines, code) for code, lines in references.items()}})
 
-    def run(codes, steps):
+    def run(codes, steps, seed):
         pairs = [t for code in codes for t in translations(corpora[code]["train"], LANGUAGES[code])]
-        model = new_t5(tokenizer, 1, CAPTIONS)
-        seconds = trained(model, PairBatches(encoded(tokenizer, pairs), 2048), rate, steps, 1, warmup=steps // 5, smoothing=0.1,
+        model = new_t5(tokenizer, seed, CAPTIONS)
+        seconds = trained(model, PairBatches(encoded(tokenizer, pairs), 2048), rate, steps, seed, warmup=steps // 5, smoothing=0.1,
                           precision="medium")
         model.eval()
         written = {code: translate(model, tokenizer, [LANGUAGES[code] + text for text in english], SearchOptions(beam_size=1)) for code in codes}
-        return written, {"steps": steps, "seconds": seconds,
-                         "test": {code: round(bleu(written[code], references[code]).value, 2) for code in codes}}
+        scores = {code: round(bleu(written[code], references[code]).value, 2) for code in codes}
+        return written, {"seed": seed, "steps": steps, "seconds": seconds, "test": scores}
 
-    if "test" not in record:
-        written, found = run(list(LANGUAGES), steps)
-        share = lambda lines, code: round(sum(language_of(line, telling) == code for line in lines) / len(lines), 4)
-        record.update(found | {"obeyed": {code: share(lines, code) for code, lines in written.items()},
-                               "rule": {code: share(lines, code) for code, lines in references.items()},
-                               "examples": [{"en": english[i]} | {code: written[code][i] for code in LANGUAGES} for i in range(0, 40, 10)]})
-        stored()
-        print({name: record[name] for name in ("seconds", "test", "obeyed", "rule", "examples")}, flush=True)
-    for name, own in (("alone", steps // 2), ("alone, all batches", steps)):
-        for code in [code for code in LANGUAGES if code not in record.setdefault(name, {})]:
-            record[name][code] = run([code], own)[1]
+    for seed in seeds:
+        new = lambda runs: all(r["seed"] != seed for r in runs)
+        if new(joint := record.setdefault("joint", [])):
+            written, found = run(list(LANGUAGES), steps, seed)
+            joint.append(found | {"obeyed": {code: share(lines, code) for code, lines in written.items()}})
+            record.setdefault("examples", [{"en": english[i]} | {code: written[code][i] for code in LANGUAGES} for i in range(0, 40, 10)])
             stored()
-            print(code, name, record[name][code], flush=True)
+            print("joint", joint[-1], flush=True)
+        for name, own in (("alone", steps // 2), ("alone, all batches", steps)):
+            for code in LANGUAGES:
+                if new(runs := record.setdefault(name, {}).setdefault(code, [])):
+                    runs.append(run([code], own, seed)[1])
+                    stored()
+                    print(code, name, runs[-1], flush=True)
 
 
 PARTS = {"lesson": lesson, "tasks": tasks, "sentences": sentences, "spans": spans, "captions": captions}

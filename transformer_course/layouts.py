@@ -429,7 +429,7 @@ def _meaning(kind, value, what: str):
             "anything": (True, "")}[kind]
         if good:
             return value
-    raise ValueError(f"{what} is {value!r}, and only this is known here: {allowed}")
+    raise ValueError(f"{what} is {value!r}; supported here: {allowed}")
 
 
 def _given(key: str, config: Mapping, options: Mapping[str, tuple], file) -> tuple[str, object]:
