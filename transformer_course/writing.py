@@ -24,9 +24,10 @@ from .model_folder import load_model, save_model
 from .pacing import Budget
 from .presets import known
 from .runs import Job, Run, carry_out, facts_of, reserved, settings_for
+from .sampling_rules import MinP, Nucleus, RepetitionPenalty
 from .search import Adjust, greedy_search, sample
 from .text import Tokenizer
-from .transformer_lm import MinP, Nucleus, RepetitionPenalty, window_losses
+from .transformer_lm import window_losses
 from .transformer_xl import TransformerXL, stream_losses
 from .translating import positions_in
 

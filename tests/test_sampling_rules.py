@@ -1,0 +1,98 @@
+"""What may be drawn, and what becomes less likely: Hugging Face's rules as oracle, definitions in loops, searches that use them."""
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_course.sampling_rules import MinP, Nucleus, RepetitionPenalty
+from transformer_course.search import beam_search, greedy_search, sample
+from transformer_course.transformer_lm import TransformerLM
+
+
+def small():
+    torch.manual_seed(1)
+    return TransformerLM(17, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_len=40).eval()
+
+
+def text(n, words=17):
+    return torch.randint(3, words, (n,), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.7, 0.95, 1.0])
+def test_nucleus_and_min_p_are_hugging_faces(share):
+    from transformers import MinPLogitsWarper, TopPLogitsWarper
+    logp = (3 * torch.randn(7, 23, generator=torch.Generator().manual_seed(6))).log_softmax(-1)
+    logp[:, [0, 1]] = -math.inf                                           # what may not be written stays so
+    logp[2, 5:] = -math.inf
+    before, logp = logp.clone(), logp.log_softmax(-1)
+    for ours, theirs in ((Nucleus(share), TopPLogitsWarper(share)), (MinP(share), MinPLogitsWarper(share))):
+        found = ours(logp, None, None)
+        assert_close(found, theirs(None, logp.clone()))
+        assert found.isfinite().any(-1).all() and torch.equal(found[found.isfinite()], logp[found.isfinite()])
+    assert torch.equal(before.log_softmax(-1), logp)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
+def test_nucleus_and_min_p_are_their_definitions(share):
+    logp = (2 * torch.randn(5, 11, generator=torch.Generator().manual_seed(7))).log_softmax(-1)
+    nucleus, least = Nucleus(share)(logp, None, None).isfinite(), MinP(share)(logp, None, None).isfinite()
+    for b, p in enumerate(logp.exp().tolist()):
+        for word in range(11):
+            likelier = sum(other for other in p if other > p[word])
+            assert nucleus[b, word] == (likelier < share) and least[b, word] == (p[word] >= share * max(p))
+
+
+def test_only_kept_words_are_drawn():
+    model, prompts = small(), text(4 * 5).view(4, 5)
+    for rule in (Nucleus(0.3), MinP(0.7)):
+        drawn = sample(model, prompts, 6, 2.0, generator=torch.Generator().manual_seed(3), adjust=rule).tokens[:, 0]
+        allowed = model(prompts)[:, -1].log_softmax(-1)
+        allowed[:, [0, 1]] = -math.inf                                    # padding and the start token are never written
+        kept = rule(allowed.log_softmax(-1), None, None).isfinite()
+        assert kept.sum(-1).max() < 17 and kept.gather(1, drawn[:, None]).all()
+
+
+def test_repetition_penalty_is_hugging_faces_on_log_probabilities():
+    from transformers import RepetitionPenaltyLogitsProcessor
+    words = text(3 * 8, words=11).view(3, 8)
+    logp = torch.randn(3, 11, generator=torch.Generator().manual_seed(4)).log_softmax(-1)
+    logp[0, 0] = -math.inf                                                # what may not be written stays so
+    before = logp.clone()
+    for theta in (1.0, 1.2, 3.0):
+        assert_close(RepetitionPenalty(theta)(logp, words, None), RepetitionPenaltyLogitsProcessor(theta)(words, logp.clone()))
+    assert torch.equal(logp, before)
+    assert torch.equal(RepetitionPenalty(2.0)(logp, words[:, :0], None), logp)          # nothing was written yet
+
+
+@pytest.mark.parametrize("last", [1, 3, 8, 9])
+def test_repetition_penalty_of_the_last_words_is_that_of_a_loop(last):
+    words = text(2 * 8, words=11).view(2, 8)
+    logp = torch.randn(2, 11, generator=torch.Generator().manual_seed(5)).log_softmax(-1)
+    found = RepetitionPenalty(1.7, last)(logp, words, None)
+    for b in range(2):
+        for word in range(11):
+            assert found[b, word] == logp[b, word] * (1.7 if word in words[b].tolist()[-last:] else 1.0)
+
+
+def test_rules_against_repetition_work_in_every_search():
+    model, prompts = small(), text(8).view(2, 4)
+    free = greedy_search(model, prompts, 12, 12).tokens
+    held = greedy_search(model, prompts, 12, 12, adjust=RepetitionPenalty(50.0)).tokens
+    different = lambda rows: sum(len(set(row)) for row in rows.tolist())
+    assert different(held) > different(free)
+    assert torch.equal(beam_search(model, prompts, 1, 12, 12, adjust=RepetitionPenalty(50.0)).tokens[:, :11], held[:, :11])
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Nucleus(0), r"share=0 must lie in \(0, 1\]"),
+    (lambda: Nucleus(math.nan), r"share=nan must lie in \(0, 1\]"),
+    (lambda: MinP(1.5), r"share=1.5 must lie in \(0, 1\]"),
+    (lambda: RepetitionPenalty(0.9), "theta=0.9 must be finite and at least 1"),
+    (lambda: RepetitionPenalty(math.nan), "theta=nan must be finite"),
+    (lambda: RepetitionPenalty(1.2, 0), "last=0 must be at least 1, or None"),
+])
+def test_refuses(make, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
