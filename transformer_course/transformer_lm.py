@@ -160,7 +160,7 @@ class TransformerLM(nn.Module):
         hidden, state = self.read(state, token[:, None])
         return self.output(hidden[:, 0]), state
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-26
+# %% ../nbs/30_transformer_lm.ipynb #cell-27
 def check_text(name: str, ids: Tensor) -> None:
     "Raise ValueError if a text is not one row of at least two ids."
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point():
@@ -233,7 +233,7 @@ class SegmentBatches:
         "A hash of the text and of the way it is cut."
         return hashlib.sha256(repr((self.ids.tolist(), self.length, self.rows)).encode()).hexdigest()
 
-# %% ../nbs/30_transformer_lm.ipynb #3648d1c4
+# %% ../nbs/30_transformer_lm.ipynb #cell-30
 @torch.no_grad()
 def window_losses(
     model: nn.Module,             # a language model in evaluation mode: (B, T) ids -> logits (B, T, V)
