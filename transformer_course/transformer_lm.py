@@ -160,7 +160,7 @@ class TransformerLM(nn.Module):
         hidden, state = self.read(state, token[:, None])
         return self.output(hidden[:, 0]), state
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-26
+# %% ../nbs/30_transformer_lm.ipynb #cell-27
 def check_text(name: str, ids: Tensor) -> None:
     "Raise ValueError if a text is not one row of at least two ids."
     if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point():
@@ -233,7 +233,7 @@ class SegmentBatches:
         "A hash of the text and of the way it is cut."
         return hashlib.sha256(repr((self.ids.tolist(), self.length, self.rows)).encode()).hexdigest()
 
-# %% ../nbs/30_transformer_lm.ipynb #cell-29
+# %% ../nbs/30_transformer_lm.ipynb #cell-30
 @torch.no_grad()
 def window_losses(
     model: nn.Module,             # a language model in evaluation mode: (B, T) ids -> logits (B, T, V)
@@ -244,8 +244,8 @@ def window_losses(
 ) -> Tensor:                      # (n - 1,)
     """-log p of each word but the first, in nats, scored once, in the first window that reaches it.
 
-    All windows but the first score their last `stride` words only, so that each word is predicted from at
-    least L - stride others. Stride 1 gives every word all the context that a window holds, at L times
+    All windows but the first score their last `stride` words only, so that each word is predicted from more
+    than L - stride others. Stride 1 gives every word all the context that a window holds, at L times
     the cost.
     A text that is shorter than a window is read as one short window.
     Raises ValueError if a number is not a positive whole number, stride is larger than length, or the text
