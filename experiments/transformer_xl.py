@@ -9,15 +9,21 @@ test words from exactly c words each, for several c, which says how much context
 characters: tinyshakespeare in characters (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA), L = 32; no
 memory, and a memory of 96. Rates as above, with a quarter of the steps, on the first 30,000 characters of `valid`.
 cost: untrained networks read a text in windows of W words moved by one word, in windows of W that overlap by half, and in a stream that
-keeps keys and values of W words and reads W/2 at a time; time of the processor for each scored word, and multiply-adds.
+keeps keys and values of W words and reads W/2 at a time; time of the processor for each scored word, and multiply-adds. All are the
+same network, with relative positions. The windows are read by a network without positions, too, which is cheaper. The ways take turns,
+so that a busy machine shifts all of them; a time is the median over the turns. The C library (glibc) is told to keep freed memory: if it
+gives the memory back, the times of windows jump where one array reaches a megabyte. Each call that asks for this part makes it again.
 `test` is only scored. Writes results/transformer_xl.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import json
+import os
+import statistics
+import sys
 import time
 
 import torch
-from records import RESULTS, facts, write
+from records import RESULTS, commit, facts, write
 
 from transformer_course.corpora import load
 from transformer_course.memory_worth import multiply_adds
@@ -38,6 +44,8 @@ MODELS = {"micro": {"segments": (16, 0), "memory 16": (16, 16), "memory 48": (16
 CONTEXTS = (2, 4, 8, 16, 24, 32, 48, 64)
 FIRST = 5000                                                    # test words in the curve over contexts
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
+ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "2000000000", "MALLOC_MMAP_THRESHOLD_": "2000000000"}     # bytes: freed memory is kept
+TURNS = 9                                                       # of the clock, after one that does not count
 
 
 def micro_text():
@@ -120,39 +128,40 @@ def run(part, name, rate, seed, words, ids, recalled):
     return sum(p.numel() for p in model.parameters()), found
 
 
-def timed(work, words):
-    """Microseconds of the processor for each scored word: the least of three."""
-    times = []
-    for turn in range(3):
-        begun = time.process_time()
-        work()
-        times.append((time.process_time() - begun) / words * 1e6)
-    return round(min(times), 1)
+def timed(ways):
+    """By name, from (work, scored words): microseconds of the processor for each scored word, in every turn and their median."""
+    times = {name: [] for name in ways}
+    for turn in range(1 + TURNS):
+        for name, (work, words) in ways.items():
+            begun = time.process_time()
+            work()
+            times[name].append(round((time.process_time() - begun) / words * 1e6, 1))
+    return {name: {"microseconds": statistics.median(found[1:]), "turns": found[1:]} for name, found in times.items()}
 
 
+@torch.no_grad()
 def cost(words=65):
-    """By attention length W: the three ways to read a text, counted and timed."""
-    found = {}
+    """By attention length W: the ways to read a text, counted and timed."""
+    found, sizes = {}, SETTINGS["characters"]["sizes"]
     for W in LENGTHS:
         torch.manual_seed(1)
-        sizes = SETTINGS["characters"]["sizes"]
         model = TransformerXL(words, memory=W, same_length=True, **sizes).eval()
-        plain = TransformerLM(words, positions="none", **sizes).eval()                      # windows need no distances: the cheapest rival
-        ids = torch.randint(3, words, (max(2048, 4 * W) + 1,))
+        plain = TransformerLM(words, positions="none", **sizes).eval()
+        ids = torch.randint(3, words, (max(2048, 8 * W) + 1,))
         windows = 2048 // W if W < 64 else 32
-        n, few = len(ids) - 1, ids[:W + windows]                                            # `few`: one window, then moved by one
-        with torch.no_grad():
-            found[W] = {
-                "moved by one": {"microseconds": timed(lambda: window_losses(plain, few, W, 1, rows=1), windows),
-                                 "multiply-adds": multiply_adds(plain, W, scored=1)},
-                "half overlap": {"microseconds": timed(lambda: window_losses(plain, ids, W, W // 2, rows=1), n),
-                                 "multiply-adds": multiply_adds(plain, W, scored=W // 2) / (W // 2)},
-                "stream": {"microseconds": timed(lambda: stream_losses(model, ids, W // 2), n),
-                           "multiply-adds": multiply_adds(model.lm, W // 2, W) / (W // 2)},
-                "stream, projected again": {"microseconds": timed(lambda: stream_losses(model, ids, W // 2, project=True), n),
-                                            "multiply-adds": multiply_adds(model.lm, W // 2, W, project=True) / (W // 2)}}
-        print(W, found[W], flush=True)
-    return {"sizes": sizes, "words": words, "lengths": found}
+        n, few, T = len(ids) - 1, ids[:W + windows], W // 2                                 # `few`: one window, then moved by one
+        clock, counts = {}, {}
+        for told, lm in (("", model.lm), (", no positions", plain)):
+            clock["moved by one" + told] = lambda lm=lm: window_losses(lm, few, W, 1, rows=1), windows
+            clock["half overlap" + told] = lambda lm=lm: window_losses(lm, ids, W, T, rows=1), n
+            counts["moved by one" + told] = multiply_adds(lm, W, scored=1)
+            counts["half overlap" + told] = multiply_adds(lm, W, scored=T) / T
+        for told, project in (("", False), (", projected again", True)):
+            clock["stream" + told] = lambda project=project: stream_losses(model, ids, T, project=project), n
+            counts["stream" + told] = multiply_adds(model.lm, T, W, project=project) / T
+        found[W] = {name: entry | {"multiply-adds": counts[name]} for name, entry in timed(clock).items()}
+        print(W, {name: entry["microseconds"] for name, entry in found[W].items()}, flush=True)
+    return {"sizes": sizes, "words": words, "turns": TURNS, "allocator": ALLOCATOR, **facts(), "lengths": found}
 
 
 def main() -> None:
@@ -160,13 +169,21 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["micro", "characters", "cost"], choices=["micro", "characters", "cost"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     given = parser.parse_args()
+    if "cost" in given.parts and not ALLOCATOR.items() <= os.environ.items():              # it is read when a process begins
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ALLOCATOR)
     torch.set_num_threads(1)
     path = RESULTS / "transformer_xl.json"
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts()
-    stored = lambda: write("transformer_xl", record | facts())
+
+    def stored():
+        """All commits whose code made a part of the record, the last one at the end."""
+        earlier = [one for one in record["commit"].split(", ") if one != commit()]
+        record.update(facts() | {"commit": ", ".join([*earlier, commit()])})
+        write("transformer_xl", record)
+
     for part in given.parts:
         if part == "cost":
-            record["cost"] = record.get("cost") or cost()
+            record["cost"] = cost()
             stored()
             continue
         ids, recalled, words = micro_text() if part == "micro" else (characters()[0], None, characters()[1])

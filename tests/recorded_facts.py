@@ -46,6 +46,7 @@ def gathered(value: object, key: str) -> list:
 def facts(name: str) -> dict[str, str]:
     """Hardware, date, commit and seeds of a record, as text; "not recorded" where it does not say."""
     texts = {key: ", ".join(map(str, gathered(record(name), key))) for key in ("hardware", "date", "commit")}
+    texts["commit"] = ", ".join(dict.fromkeys(texts["commit"].split(", ")))     # a record of parts names its parts' commits again
     seeds = sorted(set(gathered(record(name), "seed") + gathered(record(name), "seeds")))
     texts["seeds"] = ", ".join(map(str, seeds))
     for old, new in ((r"\b1 threads", "1 thread"), (r"Intel\(R\) Xeon\(R\) Processor", "Intel Xeon")):

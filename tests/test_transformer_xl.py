@@ -380,6 +380,16 @@ def test_operations_are_what_pytorch_counts(new, old, project):
     assert multiply_adds(model.lm, new, old) - multiply_adds(model.lm, new, old, codes=False) == projections
 
 
+def test_windows_of_the_same_network_are_what_pytorch_counts():
+    """As the cost of a memory is compared: windows of 8 by half over 32 words are seven passes, distances included."""
+    model, ids = small(memory=8).float(), text(33)
+    with FlopCounterMode(display=False) as counter:
+        window_losses(model.lm, ids, 8, 4, rows=1)
+    assert counter.get_total_flops() == 2 * 7 * multiply_adds(model.lm, 8)
+    plain = TransformerLM(V, D, H, 2, F, positions="none")
+    assert multiply_adds(model.lm, 8) - multiply_adds(plain, 8) == 2 * (8 * 8 * D + 8 * D * D)      # layers: a product for each pair, codes
+
+
 # bad input
 
 def test_what_cannot_have_a_memory_is_refused():
