@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# %% ../nbs/30b_sampling_rules.ipynb #cell-25
+# %% ../nbs/30b_sampling_rules.ipynb #cell-27
 @dataclass(frozen=True)
 class Nucleus:
     """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
@@ -49,7 +49,7 @@ class MinP:
         least = logp.amax(-1, keepdim=True) + torch.tensor(self.share).log()
         return logp.masked_fill(logp < least, -torch.inf)
 
-# %% ../nbs/30b_sampling_rules.ipynb #cell-30
+# %% ../nbs/30b_sampling_rules.ipynb #cell-32
 @dataclass(frozen=True)
 class RepetitionPenalty:
     """Make each word that was already written less likely: p becomes p^theta [Keskar et al. 2019, §4.1].
