@@ -135,7 +135,7 @@ def attention_shares(
             found[name].append(torch.stack(shares, dim=1))
     return {name: torch.cat(parts).mean(0) for name, parts in found.items()}
 
-# %% ../nbs/30a_induction.ipynb #cell-26
+# %% ../nbs/30a_induction.ipynb #2620d5af
 @contextmanager
 def without_heads(
     model: nn.Module,                       # with `model.stack.layers`, such as a TransformerLM
@@ -151,6 +151,7 @@ def without_heads(
             if not (0 <= number < len(layers) and 0 <= head < layers[number].self_attention.heads.n_heads):
                 raise ValueError(f"without_heads: there is no head {head} in layer {number}")
             attention = layers[number].self_attention.heads
+            # PyTorch stores W^O transposed: the rows of the formula are columns here
             columns = attention.out_proj.weight.data[:, head * attention.d_head:(head + 1) * attention.d_head]
             kept.append((columns, columns.clone()))
             columns.zero_()
