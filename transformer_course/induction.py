@@ -135,7 +135,7 @@ def attention_shares(
             found[name].append(torch.stack(shares, dim=1))
     return {name: torch.cat(parts).mean(0) for name, parts in found.items()}
 
-# %% ../nbs/30a_induction.ipynb #2620d5af
+# %% ../nbs/30a_induction.ipynb #cell-26
 @contextmanager
 def without_heads(
     model: nn.Module,                       # with `model.stack.layers`, such as a TransformerLM
