@@ -48,7 +48,8 @@ def address(tmp_path_factory):
     (here / "config" / "jupyter_server_config.json").write_text(json.dumps({"ServerApp": {"allow_root": True}}), encoding="utf-8")
     share = Path(sys.prefix, "share", "jupyter")             # JupyterLab's own files lie with the running environment
     variables = clean.variables | {"JUPYTER_TOKEN": TOKEN, "JUPYTERLAB_SETTINGS_DIR": str(here / "settings"), "JUPYTER_PATH": str(share),
-                                   "JUPYTERLAB_DIR": str(share / "lab"), "JUPYTER_CONFIG_DIR": str(here / "config")}
+                                   "JUPYTERLAB_DIR": str(share / "lab"), "JUPYTER_CONFIG_DIR": str(here / "config"),
+                                   "JUPYTERLAB_WORKSPACES_DIR": str(here / "workspaces"), "JUPYTER_RUNTIME_DIR": str(here / "runtime")}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
