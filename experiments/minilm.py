@@ -41,6 +41,15 @@ LABELS, SEEDS = (64, 256, 1024), (1, 2, 3, 4, 5)
 DECAYS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
+def reviews() -> dict[str, list]:
+    """Film reviews: 1,600 of train and 300 of valid, drawn at random, and all 1,066 of test."""
+    corpus = load("sentence-polarity")
+    train, valid = list(corpus["train"]), list(corpus["valid"])
+    random.Random(0).shuffle(train)
+    random.Random(0).shuffle(valid)                 # the file has all of one label first
+    return {"train": train[:1600], "valid": valid[:300], "test": list(corpus["test"])}
+
+
 @torch.no_grad()
 def vectors(model: Bert, rows: list[list[int]]) -> dict[str, torch.Tensor]:
     """For each row of ids the mean of its vectors and the vector of [CLS], of length 1: (N, D) each."""
@@ -118,11 +127,7 @@ def main() -> None:
         "cosines": [[round(value, 4) for value in row] for row in (ways["MiniLM, mean"] @ ways["MiniLM, mean"].T).tolist()]}
     print(record["partners"], "of", len(sentences), flush=True)
 
-    corpus = load("sentence-polarity")
-    train, valid = list(corpus["train"]), list(corpus["valid"])
-    random.Random(0).shuffle(train)
-    random.Random(0).shuffle(valid)                 # the file has all of one label first
-    train, valid, test = train[:1600], valid[:300], list(corpus["test"])
+    train, valid, test = reviews().values()
     items = [*train, *valid, *test]
     y = torch.tensor([item.label for item in items])
     where = slice(1600, 1900), slice(1900, None)
