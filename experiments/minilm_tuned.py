@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from bert import drawn, share
+from bert import drawn
 from minilm import reviews
 from records import RESULTS, facts, write
 from torch import nn
