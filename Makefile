@@ -38,15 +38,15 @@ setup: $(VENV)/.everything $(VENV)/.real-weights
 
 test: $(VENV)/.everything $(VENV)/.real-weights
 	@echo '== 1/5 notebooks and package in step'
-	@$(BIN)/python tests/notebooks.py check
+	@$(BIN)/python tools/notebooks.py check
 	@echo '== 2/5 notebooks, stored outputs compared'
 	@$(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout 300 nbs
 	@echo '== 3/5 tests, the wheel in a clean environment among them'
 	@$(PYTEST) tests
 	@echo '== 4/5 exercises: solutions pass, mistakes get their names'
-	@OMP_NUM_THREADS=1 $(BIN)/python tests/prove.py --jobs $(JOBS)
+	@OMP_NUM_THREADS=1 $(BIN)/python tools/prove.py --jobs $(JOBS)
 	@echo '== 5/5 ten exported functions broken one at a time; each must be noticed'
-	@$(BIN)/python tests/mutate.py --count 10 --seed $(SEED) --jobs $(JOBS)
+	@$(BIN)/python tools/mutate.py --count 10 --seed $(SEED) --jobs $(JOBS)
 
 # A stamp is touched last, so that an interrupted set-up starts again where it was.
 

@@ -15,8 +15,7 @@ real_weights = settings["real_weights_requirements"].split()
 
 carried = {"transformer_course.results": ("experiments/results", "*.json"),     # records of long runs, which lessons show
            "transformer_course.timings": ("benchmarks/results", "*.json"),      # and of benchmarks
-           "transformer_course.lessons": ("nbs", "*.ipynb"),                    # what `transformer-course start` copies
-           "transformer_course.exercises": ("nbs/exercises", "*.ipynb")}        # with solutions; the checker reads them
+           "transformer_course.notebooks": ("nbs", "**/*.ipynb")}               # what `transformer-course start` copies
 
 setup(
     name=settings["lib_name"],

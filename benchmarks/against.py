@@ -21,7 +21,7 @@ from timing import grown, interleaved, precisions, record, show, summary
 from torch.testing import assert_close
 from training_step import batches, stepper
 
-from transformer_course.presets import PRESETS
+from transformer_course.pipelines.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOW, BEFORE = "this commit", "earlier commit"
@@ -34,8 +34,9 @@ def earlier(commit: str, folder: str):
         files.extractall(folder, filter="data")
     (Path(folder) / "transformer_course").rename(Path(folder) / "earlier_course")
     sys.path.append(folder)
-    split = (Path(folder) / "earlier_course" / "presets.py").is_file()     # `build` once was in `translation`
-    return importlib.import_module("earlier_course.presets" if split else "earlier_course.translation")
+    places = ("pipelines/presets", "presets", "translation")                # where `build` was, the latest first
+    place = next(place for place in places if (Path(folder) / "earlier_course" / f"{place}.py").is_file())
+    return importlib.import_module(f"earlier_course.{place.replace('/', '.')}")
 
 
 def built(builders: dict, model: str, preset: str, device: torch.device) -> dict[str, torch.nn.Module]:
@@ -72,7 +73,7 @@ def main() -> None:
     device, preset, figures = torch.device(given.device), PRESETS[given.preset], {}
     data = batches(preset.vocabulary, preset.batch_tokens, 3, device)
     with tempfile.TemporaryDirectory() as folder:
-        builders = {BEFORE: earlier(given.commit, folder).build, NOW: importlib.import_module("transformer_course.presets").build}
+        builders = {BEFORE: earlier(given.commit, folder).build, NOW: importlib.import_module("transformer_course.pipelines.presets").build}
         if given.memory_of:
             name, model, precision = given.memory_of
             step = stepper(built({name: builders[name]}, model, given.preset, device)[name], data, precision)

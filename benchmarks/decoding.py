@@ -24,11 +24,11 @@ from peers import BOS, LONGEST, PAD, CTranslate2, Marian
 from timing import THREADS, interleaved, record
 from torch.testing import assert_close
 
-from transformer_course.fast_decoding import FastDecoder, on_each_core
-from transformer_course.presets import PRESETS
-from transformer_course.search import beam_search, greedy_search
-from transformer_course.text import pad
-from transformer_course.transformer import Transformer
+from transformer_course.data.text import pad
+from transformer_course.models.fast_decoding import FastDecoder, on_each_core
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.presets import PRESETS
+from transformer_course.search.beam import beam_search, greedy_search
 
 SENTENCES, BATCH, PART, BEAM = 1000, 100, 200, 5
 EACH, ONE, PLAIN = "this library, on each core", "this library, one search", "this library, plain, on each core"

@@ -14,9 +14,9 @@ import torch
 from timing import interleaved, record, show, summary
 from torch.testing import assert_close
 
-from transformer_course import plots
-from transformer_course.presets import PRESETS
-from transformer_course.transformer import Transformer
+from transformer_course.drawing import plots
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.presets import PRESETS
 
 POSITIONS, SENTENCES, SOURCE = (10, 25, 50, 100, 200, 400, 700, 1000, 1400, 2000), 1, 20
 CACHE, NO_CACHE = "with the cache", "without"

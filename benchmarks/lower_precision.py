@@ -15,8 +15,8 @@ import torch
 from timing import record
 from torch import nn
 
-from transformer_course.corpora import load
-from transformer_course.translation import Translator
+from transformer_course.data.corpora import load
+from transformer_course.pipelines.translator import Translator
 
 
 @torch.no_grad()

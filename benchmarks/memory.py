@@ -20,8 +20,8 @@ from pathlib import Path
 from timing import arithmetic, record, resident
 from training_step import OURS, makers, stepper
 
-from transformer_course.batching import batch_plan, collate
-from transformer_course.presets import PRESETS
+from transformer_course.data.batching import batch_plan, collate
+from transformer_course.pipelines.presets import PRESETS
 
 LIMITS = {"default (1,024)": None, "200": "200", "50": "50"}
 EVERY = 50     # steps

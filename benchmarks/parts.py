@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from timing import interleaved, record, show, summary
-from transformer_course.attention import attention, plain_attention
-from transformer_course.functional import causal_mask, dropout, projected_loss
-from transformer_course.training import matmul_precision
+from transformer_course.models.attention import attention, plain_attention
+from transformer_course.models.functional import causal_mask, dropout, projected_loss
+from transformer_course.training.loop import matmul_precision
 
 B, T, D, H, V = 136, 30, 128, 4, 8000
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer_course.functional import causal_mask, padding_mask
-from transformer_course.positions import sinusoids
-from transformer_course.transformer import Transformer
+from transformer_course.models.functional import causal_mask, padding_mask
+from transformer_course.models.positions import sinusoids
+from transformer_course.models.transformer import Transformer
 
 PAD, BOS, EOS, SMOOTHING = 0, 1, 2, 0.1
 LONGEST = 128   # positions that peers with a fixed table get

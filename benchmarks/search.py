@@ -16,9 +16,9 @@ import torch
 from torch.testing import assert_close
 
 from timing import interleaved, record, show, summary
-from transformer_course.exact_search import astar_search
-from transformer_course.search import _fast_candidates, _log_probs, _plain_candidates, beam_search
-from transformer_course.seq2seq import Seq2Seq
+from transformer_course.models.seq2seq import Seq2Seq
+from transformer_course.search.beam import _fast_candidates, _log_probs, _plain_candidates, beam_search
+from transformer_course.search.exact import astar_search
 
 B, V = 100, 8000
 SENTENCES, WORDS, BEAM, LONGEST = 30, 1000, 5, 15

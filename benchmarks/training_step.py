@@ -32,10 +32,10 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_course.additive import AdditiveSeq2Seq
-from transformer_course.batching import batch_plan, collate
-from transformer_course.presets import PRESETS
-from transformer_course.transformer import Transformer
+from transformer_course.data.batching import batch_plan, collate
+from transformer_course.models.additive import AdditiveSeq2Seq
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.presets import PRESETS
 
 warnings.filterwarnings("ignore", message="enable_nested_tensor")
 OURS, SAME, TORCH = "this library, default sites", "this library, same sites", "torch.nn.Transformer"

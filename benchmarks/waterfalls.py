@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LESSON = Path(__file__).parent.parent / "nbs" / "26_speed.ipynb"
+LESSON = Path(__file__).parent.parent / "nbs" / "lessons" / "26_speed.ipynb"
 OF_ALL = ("training", "decoding")    # names in the lesson: milliseconds by stage
 
 

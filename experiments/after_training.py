@@ -18,9 +18,10 @@ import torch
 from records import facts, write
 from torch import Tensor, nn
 
-from transformer_course.checkpoints import checkpoint_folders, mean_weights, put_weights, read_checkpoint, take
-from transformer_course.corpora import load
-from transformer_course.translation import Translator
+from transformer_course.data.corpora import load
+from transformer_course.pipelines.translator import Translator
+from transformer_course.training.checkpoints import (checkpoint_folders, mean_weights, put_weights,
+                                                     read_checkpoint, take)
 
 BEAMS, PENALTIES, ENSEMBLES = (1, 2, 5, 10), (0.0, 0.5, 1.0, 1.5, 2.0), (2, 5)
 

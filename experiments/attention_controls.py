@@ -15,16 +15,16 @@ import time
 import torch
 from records import RESULTS, facts, write
 
-from transformer_course.batching import PairBatches
-from transformer_course.corpora import load
-from transformer_course.presets import MODELS, PRESETS
-from transformer_course.recipe import linear_decay
+from transformer_course.data.batching import PairBatches
+from transformer_course.data.corpora import load
+from transformer_course.data.text import Tokenizer
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.pipelines.presets import MODELS, PRESETS
+from transformer_course.pipelines.translator import Translator
 from transformer_course.records import reproducible
 from transformer_course.scoring import bleu, chrf, length_groups
-from transformer_course.text import Tokenizer
-from transformer_course.training import Settings, evaluate_loss, fit
-from transformer_course.translating import encode_pairs
-from transformer_course.translation import Translator
+from transformer_course.training.loop import Settings, evaluate_loss, fit
+from transformer_course.training.schedules import linear_decay
 
 NAME, TEST, PIECES, BATCH, RATES = "attention_controls", "test_2016_flickr", 4000, 1024, (2e-3, 4e-3)
 CONTROLLED = ("additive", "additive-uniform", "additive-last")

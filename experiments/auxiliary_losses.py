@@ -25,12 +25,12 @@ from records import RESULTS, facts, write
 from torch import nn
 from torch.nn import functional as F
 
-from transformer_course.corpora import load
-from transformer_course.functional import causal_mask
-from transformer_course.recipe import linear_decay
-from transformer_course.text import Tokenizer
-from transformer_course.training import Settings, fit
-from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.data.corpora import load
+from transformer_course.data.text import Tokenizer
+from transformer_course.models.functional import causal_mask
+from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.training.loop import Settings, fit
+from transformer_course.training.schedules import linear_decay
 
 NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 1000, 6, 0.006, 0.5
 VARIANTS = {"none": (False, False), "layers": (True, False), "two ahead": (False, True), "both": (True, True)}

@@ -13,15 +13,15 @@ import time
 import torch
 from records import RESULTS, facts, write
 
-from transformer_course.batching import PairBatches
-from transformer_course.corpora import load
+from transformer_course.data.batching import PairBatches
+from transformer_course.data.corpora import load
+from transformer_course.data.text import Tokenizer, pad
+from transformer_course.models.seq2seq import Seq2Seq
 from transformer_course.records import reproducible
 from transformer_course.scoring import bleu, chrf, exact_match
-from transformer_course.exact_search import astar_search
-from transformer_course.search import beam_search
-from transformer_course.seq2seq import Seq2Seq
-from transformer_course.text import Tokenizer, pad
-from transformer_course.training import Settings, fit
+from transformer_course.search.beam import beam_search
+from transformer_course.search.exact import astar_search
+from transformer_course.training.loop import Settings, fit
 
 NAME, BEAMS, SENTENCES, MAX_LEN, MAX_NODES = "beam_curse", (1, 2, 4, 8, 16, 32, 64, 128, 256), 200, 32, 5000
 GROUPS = ((1, 7), (8, 11), (12, 15), (16, 99))      # source words

@@ -14,13 +14,13 @@ from dataclasses import replace
 import torch
 from records import RESULTS, facts, write
 
-from transformer_course.corpora import load
-from transformer_course.hindi_forms import segment, unsegment
-from transformer_course.micro_hindi import HELD_OUT
-from transformer_course.presets import PRESETS
+from transformer_course.data.corpora import load
+from transformer_course.data.hindi.corpus import HELD_OUT
+from transformer_course.data.hindi.forms import segment, unsegment
+from transformer_course.data.text import Tokenizer
+from transformer_course.pipelines.presets import PRESETS
+from transformer_course.pipelines.translator import Translator
 from transformer_course.scoring import exact_match
-from transformer_course.text import Tokenizer
-from transformer_course.translation import Translator
 
 KINDS = {"words": ("words", 2000), "stems and endings": ("words", 2000), "bpe 1000": ("bpe", 1000), "bpe 500": ("bpe", 500),
          "characters": ("characters", 2000)}

@@ -21,8 +21,8 @@ from records import RESULTS, facts, write
 from torch import nn
 from torch.nn import functional as F
 
-from transformer_course.attention import MultiHeadAttention
-from transformer_course.blocks import FeedForward
+from transformer_course.models.attention import MultiHeadAttention
+from transformer_course.models.blocks import FeedForward
 from transformer_course.records import reproducible
 
 D, FF, HEADS, DIGITS, LENGTH = 32, 64, 2, 10, 8

@@ -14,11 +14,11 @@ from collections import Counter
 import torch
 from records import facts, write
 
-from transformer_course.corpora import load
-from transformer_course.functional import padding_mask
-from transformer_course.text import pad
-from transformer_course.translating import encode_pairs
-from transformer_course.translation import Translator
+from transformer_course.data.corpora import load
+from transformer_course.data.text import pad
+from transformer_course.models.functional import padding_mask
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.pipelines.translator import Translator
 
 ROLES = ("agent", "object", "place", "time")
 

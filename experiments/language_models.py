@@ -37,13 +37,13 @@ import torch
 from records import RESULTS, facts, write
 from torch import nn
 
-from transformer_course.corpora import load
-from transformer_course.language_models import NGramModel, RNNLanguageModel
-from transformer_course.recipe import linear_decay
-from transformer_course.text import BOS, Tokenizer
-from transformer_course.training import Settings, adam, evaluate_loss, fit
-from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
-from transformer_course.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
+from transformer_course.data.corpora import load
+from transformer_course.data.text import BOS, Tokenizer
+from transformer_course.models.language_models import NGramModel, RNNLanguageModel
+from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.models.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
+from transformer_course.training.loop import Settings, adam, evaluate_loss, fit
+from transformer_course.training.schedules import linear_decay
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from timing import grown, summary    # noqa: E402

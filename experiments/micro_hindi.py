@@ -14,11 +14,11 @@ import json
 import torch
 from records import RESULTS, commit, facts, write
 
-from transformer_course.corpora import load
-from transformer_course.micro_hindi import focus_right
-from transformer_course.presets import MODELS
+from transformer_course.data.corpora import load
+from transformer_course.data.hindi.corpus import focus_right
+from transformer_course.pipelines.presets import MODELS
+from transformer_course.pipelines.translator import Translator
 from transformer_course.scoring import alignment_error_rate, bleu, chrf, exact_match, length_groups
-from transformer_course.translation import Translator
 
 SPLITS = ("test", "length", "distance", "roles")
 EDGES = {"test": (4, 6, 8, 10, 12, 14, 17, 20, 23), "length": (29, 31, 33, 35, 37)}

@@ -17,11 +17,11 @@ import torch
 from records import facts, write
 from torch.nn import functional as F
 
-from transformer_course.bert import Bert
-from transformer_course.corpora import load
-from transformer_course.layouts import FAMILIES, read_options
-from transformer_course.pretrained import from_pretrained, load_tokenizer, mean_pooled
-from transformer_course.text import pad
+from transformer_course.data.corpora import load
+from transformer_course.data.text import pad
+from transformer_course.models.bert import Bert
+from transformer_course.published.families import FAMILIES, read_options
+from transformer_course.published.pretrained import from_pretrained, load_tokenizer, mean_pooled
 
 PAIRS = [
     ("The bank raised its interest rates.", "Borrowing money became more expensive."),

@@ -16,7 +16,7 @@ from pathlib import Path
 from records import commit, write
 
 HERE = Path(__file__).resolve().parent
-COMMAND = [sys.executable, "-c", "from transformer_course.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from transformer_course.cli.app import main; main()"]
 SENTENCES = ["A man in a blue shirt is standing on a ladder cleaning a window.",
              "Two dogs play with a red ball in the snow.",
              "A woman is reading a book while her children sleep."]

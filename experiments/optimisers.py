@@ -22,12 +22,12 @@ from recipe import MICRO, PEAK, SCHEDULES, SIZES, scores
 from records import RESULTS, facts, shared, write
 from torch import nn
 
-from transformer_course.batching import PairBatches
-from transformer_course.corpora import load
-from transformer_course.text import Tokenizer
-from transformer_course.training import Settings, adam, fit
-from transformer_course.transformer import Transformer
-from transformer_course.translating import encode_pairs
+from transformer_course.data.batching import PairBatches
+from transformer_course.data.corpora import load
+from transformer_course.data.text import Tokenizer
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.training.loop import Settings, adam, fit
 
 
 def descent(model: nn.Module, momentum: float = 0.0) -> torch.optim.Optimizer:

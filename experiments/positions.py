@@ -13,11 +13,11 @@ from records import facts, write
 from torch import nn
 from torch.nn import functional as F
 
-from transformer_course.attention import MultiHeadAttention
-from transformer_course.corpora import load
-from transformer_course.distances import ALiBi, InAttention, Relative, Rotary
-from transformer_course.functional import causal_mask
-from transformer_course.positions import Learned, Sinusoidal
+from transformer_course.data.corpora import load
+from transformer_course.models.attention import MultiHeadAttention
+from transformer_course.models.functional import causal_mask
+from transformer_course.models.positions import Learned, Sinusoidal
+from transformer_course.models.relative_positions import ALiBi, InAttention, Relative, Rotary
 
 SCHEMES = ("none", "sinusoidal", "learned", "relative", "rotary", "alibi", "integers", "normalised", "binary")
 D, HEADS, LAYERS, TRAINED, TESTED, BLOCK, CHUNKS = 48, 4, 2, 32, 128, 16, 60

@@ -16,16 +16,16 @@ from functools import cache
 import torch
 from records import RESULTS, facts, shared, write
 
-from transformer_course.batching import PairBatches
-from transformer_course.corpora import load
-from transformer_course.language_models import RNNLanguageModel
-from transformer_course.presets import PRESETS, build
-from transformer_course.recipe import linear_decay
-from transformer_course.runs import Job, settings_for, tokenizer_for
-from transformer_course.text import BOS, EOS, Tokenizer
-from transformer_course.training import Settings, evaluate_loss, fit
-from transformer_course.translating import encode_pairs
-from transformer_course.translation import Translator
+from transformer_course.data.batching import PairBatches
+from transformer_course.data.corpora import load
+from transformer_course.data.text import BOS, EOS, Tokenizer
+from transformer_course.models.language_models import RNNLanguageModel
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.pipelines.presets import PRESETS, build
+from transformer_course.pipelines.runs import Job, settings_for, tokenizer_for
+from transformer_course.pipelines.translator import Translator
+from transformer_course.training.loop import Settings, evaluate_loss, fit
+from transformer_course.training.schedules import linear_decay
 
 MICRO = PRESETS["micro"]
 READERS = {"reader-rnn": ("rnn", 0.005), "reader-gru": ("gru", 0.01)}     # lesson 10a: cell, rate there

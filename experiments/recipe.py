@@ -13,16 +13,16 @@ import torch
 from records import RESULTS, facts, write
 from torch.nn import functional as F
 
-from transformer_course.batching import PairBatches
-from transformer_course.corpora import load
-from transformer_course.presets import PRESETS
-from transformer_course.recipe import inverse_sqrt, linear_decay
+from transformer_course.data.batching import PairBatches
+from transformer_course.data.corpora import load
+from transformer_course.data.text import BOS, EOS, Tokenizer, pad
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.pipelines.presets import PRESETS
 from transformer_course.scoring import bleu, exact_match
-from transformer_course.search import greedy_search
-from transformer_course.text import BOS, EOS, Tokenizer, pad
-from transformer_course.training import Settings, Trainer, adam
-from transformer_course.transformer import Transformer
-from transformer_course.translating import encode_pairs
+from transformer_course.search.beam import greedy_search
+from transformer_course.training.loop import Settings, Trainer, adam
+from transformer_course.training.schedules import inverse_sqrt, linear_decay
 
 MICRO = PRESETS["micro"]
 SIZES, PEAK = MICRO.of("transformer")

@@ -14,9 +14,9 @@ import torch
 from records import facts, write
 from torch.nn import functional as F
 
-from transformer_course.classifier import SentenceClassifier
-from transformer_course.corpora import load
-from transformer_course.text import PAD, Tokenizer, pad
+from transformer_course.data.corpora import load
+from transformer_course.data.text import PAD, Tokenizer, pad
+from transformer_course.models.classifier import SentenceClassifier
 
 DECAYS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 CHOICES = [(pooling, std) for pooling in ("last", "mean") for std in (0.1, 1.0)]

@@ -21,16 +21,16 @@ from records import RESULTS, facts, write
 from torch import Tensor
 from torch.nn import functional as F
 
-from transformer_course.batching import PairBatches, batch_plan, collate
-from transformer_course.checkpoints import mean_weights, put_weights
-from transformer_course.corpora import load
-from transformer_course.presets import PRESETS
-from transformer_course.recipe import inverse_sqrt, linear_decay
-from transformer_course.text import Tokenizer
-from transformer_course.training import Settings, Trainer, evaluate_loss
-from transformer_course.transformer import Transformer
-from transformer_course.translating import encode_pairs
-from transformer_course.translation import Translator
+from transformer_course.data.batching import PairBatches, batch_plan, collate
+from transformer_course.data.corpora import load
+from transformer_course.data.text import Tokenizer
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.pipelines.presets import PRESETS
+from transformer_course.pipelines.translator import Translator
+from transformer_course.training.checkpoints import mean_weights, put_weights
+from transformer_course.training.loop import Settings, Trainer, evaluate_loss
+from transformer_course.training.schedules import inverse_sqrt, linear_decay
 
 TINY = PRESETS["tiny"]
 SIZES, PEAK = TINY.of("transformer")

@@ -26,17 +26,18 @@ from statistics import mean
 import torch
 from records import RESULTS, facts, write
 
-from transformer_course.batching import PairBatches
-from transformer_course.corpora import load
-from transformer_course.hindi_grammar import Clause, NounPhrase, noun_phrase, realise
-from transformer_course.hindi_lexicon import LIVING, NOUNS, VERBS
-from transformer_course.hindi_parts import pick, sayable, some_adjective, some_clause, some_noun
-from transformer_course.recipe import linear_decay
+from transformer_course.data.batching import PairBatches
+from transformer_course.data.corpora import load
+from transformer_course.data.hindi.grammar import Clause, NounPhrase, noun_phrase, realise
+from transformer_course.data.hindi.lexicon import LIVING, NOUNS, VERBS
+from transformer_course.data.hindi.parts import pick, sayable, some_adjective, some_clause, some_noun
+from transformer_course.data.text import EOS, PAD, Tokenizer
+from transformer_course.models.t5 import (SpanBatches, TextTask, sentinel_ids, sentinel_tokens, story_split,
+                                          story_tasks, t5)
+from transformer_course.pipelines.decoding import SearchOptions, translate
 from transformer_course.scoring import bleu, exact_match
-from transformer_course.text import EOS, PAD, Tokenizer
-from transformer_course.text_to_text import SpanBatches, TextTask, sentinel_ids, sentinel_tokens, story_split, story_tasks, t5
-from transformer_course.training import Settings, fit
-from transformer_course.translating import SearchOptions, translate
+from transformer_course.training.loop import Settings, fit
+from transformer_course.training.schedules import linear_decay
 
 RATES, LESSON_RATES = (2.5e-3, 5e-3), (1.25e-3, 2.5e-3, 5e-3)
 SMALL = {"d_model": 64, "n_heads": 4, "n_layers": (2, 1), "d_ff": 128, "dropout": 0.0}      # the lesson's

@@ -22,12 +22,12 @@ import torch
 from records import RESULTS, facts, write
 from torch import nn
 
-from transformer_course.corpora import load
-from transformer_course.language_models import NGramModel, RNNLanguageModel
-from transformer_course.recipe import linear_decay
-from transformer_course.text import BOS, EOS, UNK, Tokenizer, pad
-from transformer_course.training import Settings, evaluate_loss, fit
-from transformer_course.transformer_lm import TransformerLM
+from transformer_course.data.corpora import load
+from transformer_course.data.text import BOS, EOS, UNK, Tokenizer, pad
+from transformer_course.models.language_models import NGramModel, RNNLanguageModel
+from transformer_course.models.transformer_lm import TransformerLM
+from transformer_course.training.loop import Settings, evaluate_loss, fit
+from transformer_course.training.schedules import linear_decay
 
 NAME, ROWS, STEPS, FIRST_RATE = "units", 12, 300, 0.005
 UNITS = {"words": {"kind": "words", "size": 500}, "pieces": {"kind": "bpe", "size": 400}, "characters": {"kind": "characters", "size": 100}}

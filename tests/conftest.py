@@ -1,6 +1,7 @@
 """What every test here can count on: one thread each, repeatable examples, and real data or a stated reason."""
 import os
 import signal
+import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")           # workers share the cores; set before torch is imported
@@ -14,6 +15,7 @@ settings.register_profile("course", deadline=None, derandomize=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "course"))
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))                 # what the tests share with the commands of development
 
 
 def pytest_configure():

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from transformers import (BertConfig, BertForPreTraining, GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel, PegasusConfig,
                           PegasusForConditionalGeneration, T5Config, T5ForConditionalGeneration)
 
-from transformer_course.functional import padding_mask
-from transformer_course.layouts import BERT_WITH_TASKS, FAMILIES, GELU_TANH, codes, read_options, to_ours
+from transformer_course.models.functional import padding_mask
+from transformer_course.published.families import (BERT_WITH_TASKS, FAMILIES, GELU_TANH, codes, read_options,
+                                                   to_ours)
 
 
 def oracle(model):

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transformer_course.attention import attention
-from transformer_course.functional import causal_mask
+from transformer_course.models.attention import attention
+from transformer_course.models.functional import causal_mask
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.additive import (
+from transformer_course.models.additive import (
     ATTENTIONS,
     STEEP,
     AdditiveAttention,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
-from transformer_course.alignment import FLOOR, HMM, Model1, _jumps, forward_backward, symmetrise
+from transformer_course.models.alignment import FLOOR, HMM, Model1, _jumps, forward_backward, symmetrise
 
 ENGLISH, HINDI = "abcd", "wxyz"
 sides = st.tuples(st.lists(st.sampled_from(ENGLISH), min_size=1, max_size=3), st.lists(st.sampled_from(HINDI), min_size=1, max_size=4))

@@ -8,9 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course import attention as module
-from transformer_course.attention import Dense, KeyValueCache, MultiHeadAttention, attention, plain_attention
-from transformer_course.functional import causal_mask
+from transformer_course.models import attention as module
+from transformer_course.models.attention import (Dense, KeyValueCache, MultiHeadAttention, attention,
+                                                 plain_attention)
+from transformer_course.models.functional import causal_mask
 
 sizes = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 6), st.integers(1, 7))   # B, H, T, S
 

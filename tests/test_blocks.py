@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
-from transformer_course.blocks import FeedForward, Residual
+from transformer_course.models.blocks import FeedForward, Residual
 
 sizes = st.tuples(st.integers(1, 3), st.integers(1, 7), st.integers(2, 9), st.integers(1, 11))   # B, T, D, F
 

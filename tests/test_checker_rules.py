@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_course import course, diagnosis, exercise_notebooks, own_process, progress_file, safe_calls
+from transformer_course.checking import (course, diagnosis, exercise_notebooks, own_process, progress_file,
+                                         safe_calls)
 from transformer_course.checking import check, find, hint, progress, solution
-from transformer_course.cli import main
-from transformer_course.comparison import altered, difference, first_difference, relation, shown
-from transformer_course.diagnosis import belongs, diagnose
-from transformer_course.exercise_notebooks import all_exercises, function_from, prepared
-from transformer_course.editions import FIRST_PAGE
-from transformer_course.next_steps import headings, next_step
-from transformer_course.progress_file import note, read_progress
-from transformer_course.reports import Report
+from transformer_course.checking.comparison import altered, difference, first_difference, relation, shown
+from transformer_course.checking.diagnosis import belongs, diagnose
+from transformer_course.checking.editions import FIRST_PAGE
+from transformer_course.checking.exercise_notebooks import all_exercises, function_from, prepared
+from transformer_course.checking.next_steps import headings, next_step
+from transformer_course.checking.progress_file import note, read_progress
+from transformer_course.checking.reports import Report
+from transformer_course.cli.app import main
 
 EXERCISES = all_exercises()
 
@@ -294,7 +295,7 @@ def test_a_passed_exercise_keeps_its_tick(tmp_path):
 
 def test_two_processes_lose_nothing_of_each_others_notes(tmp_path):
     (tmp_path / "course.json").write_text("{}")
-    program = ("import sys; from transformer_course.progress_file import note; from transformer_course.reports import Report; "
+    program = ("import sys; from transformer_course.checking.progress_file import note; from transformer_course.checking.reports import Report; "
                "[note([Report(f'{sys.argv[2]} {i}', 'passed')], sys.argv[1]) for i in range(43)]")
     both = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), name]) for name in ("anna", "ben")]
     assert [process.wait(300) for process in both] == [0, 0]

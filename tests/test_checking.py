@@ -13,14 +13,16 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from transformer_course import checking, course, diagnosis, exercise_notebooks, progress_file, reports, safe_calls
+from transformer_course import checking
+from transformer_course.checking import (course, diagnosis, exercise_notebooks, progress_file, reports,
+                                         safe_calls)
 from transformer_course.checking import check, hint, progress, solution
-from transformer_course.cli import main
-from transformer_course.comparison import difference
-from transformer_course.diagnosis import diagnose
-from transformer_course.exercise_notebooks import all_exercises, prepared
-from transformer_course.progress_file import note, read_progress
-from transformer_course.reports import Report
+from transformer_course.checking.comparison import difference
+from transformer_course.checking.diagnosis import diagnose
+from transformer_course.checking.exercise_notebooks import all_exercises, prepared
+from transformer_course.checking.progress_file import note, read_progress
+from transformer_course.checking.reports import Report
+from transformer_course.cli.app import main
 
 EXERCISES = list(all_exercises().values())
 

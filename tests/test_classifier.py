@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.classifier import SentenceClassifier
-from transformer_course.rnn import CELLS
-from transformer_course.text import PAD
+from transformer_course.data.text import PAD
+from transformer_course.models.classifier import SentenceClassifier
+from transformer_course.models.rnn import CELLS
 
 META, V = torch.device("meta"), 11
 kinds = st.sampled_from(sorted(CELLS))

@@ -12,11 +12,12 @@ import pytest
 import torch
 import transformers
 
-from transformer_course import corpora, scoreboard, translation
-from transformer_course.cli import GROUP, main
-from transformer_course.writing import Writer
+from transformer_course.cli.app import GROUP, main
+from transformer_course.data import corpora
+from transformer_course.pipelines import scoreboard, translator as translation
+from transformer_course.pipelines.writer import Writer
 
-COMMAND = [sys.executable, "-c", "from transformer_course.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from transformer_course.cli.app import main; main()"]
 
 
 def run(*words, stdin: bytes | None = None, **environment) -> subprocess.CompletedProcess:
@@ -167,7 +168,7 @@ def test_damaged_models(spoilt, tmp_path):
 
 
 def test_a_vocabulary_that_does_not_match(spoilt):
-    from transformer_course.text import Tokenizer
+    from transformer_course.data.text import Tokenizer
     from transformer_course.files import read_files, write_files
     files = read_files(spoilt)
     other = Tokenizer.train(["a b c", "d e f"], kind="words", size=10).to_json().encode()
@@ -262,7 +263,7 @@ def test_the_multi30k_path_end_to_end(real_data, tmp_path):
 
 
 def test_one_notebook_is_checked_wherever_it_lies(tmp_path, capsys):
-    from transformer_course.course import student_exercises
+    from transformer_course.checking.course import student_exercises
     text = student_exercises()["20_attention_exercises.ipynb"].decode().replace("raise NotImplementedError()", "return 'b'")
     handed_in = tmp_path / "from Anna (2).ipynb"
     handed_in.write_text(text, encoding="utf-8")
@@ -273,7 +274,7 @@ def test_one_notebook_is_checked_wherever_it_lies(tmp_path, capsys):
 
 
 def test_a_notebook_in_a_course_folder_is_noted_and_a_strange_one_refused(tmp_path, capsys):
-    from transformer_course.progress_file import read_progress
+    from transformer_course.checking.progress_file import read_progress
     here("start", tmp_path / "here", capsys=capsys)
     exercises = tmp_path / "here" / "exercises"
     here("check", exercises / "20_attention_exercises.ipynb", capsys=capsys)

@@ -11,8 +11,8 @@ import zipfile
 import pytest
 from hypothesis import given, strategies as st
 
-from transformer_course import corpora
-from transformer_course.corpora import DataError, Pair
+from transformer_course.data import corpora
+from transformer_course.data.corpora import DataError, Pair
 
 REAL = os.environ.get("TRANSFORMER_COURSE_DATA")
 real = pytest.mark.skipif(not REAL, reason="real data: set TRANSFORMER_COURSE_DATA to a folder that holds it")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import nbformat
 
-from transformer_course import course, reports
-from transformer_course.exercise_notebooks import all_exercises
+from transformer_course.checking import course, reports
+from transformer_course.checking.exercise_notebooks import all_exercises
 
 
 def test_student_notebooks_run_and_nothing_counts_as_attempted(tmp_path):

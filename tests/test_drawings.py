@@ -9,9 +9,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from transformer_course import diagrams, drawings, plots
-from transformer_course.drawings import ROLES, SMALLEST, Drawing, arrow, box, cells, dot, frame, label, sheet, spread, tint
-from transformer_course.legibility import problems
+from transformer_course.drawing import diagrams, parts as drawings, plots
+from transformer_course.drawing.legibility import problems
+from transformer_course.drawing.parts import (ROLES, SMALLEST, Drawing, arrow, box, cells, dot, frame, label,
+                                              sheet, spread, tint)
 
 SVG = "{http://www.w3.org/2000/svg}"
 OTHER = {       # arguments that differ from the defaults, and words that must then be seen

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tables import RULES, Marked, Tables, exhaustive, norm_of, same, sources
-from transformer_course.exact_search import Proof, astar_search, viterbi
-from transformer_course.search import NoRepeatedNgrams, beam_search
+from transformer_course.search.beam import NoRepeatedNgrams, beam_search
+from transformer_course.search.exact import Proof, astar_search, viterbi
 
 
 # A*: the exact best, with and without a heuristic

@@ -8,15 +8,15 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.search import beam_search
-from transformer_course.batching import PairBatches
-from transformer_course.bert import Bert, BertForPreTraining, PretrainingBatches
-from transformer_course.checkpoints import put_weights
-from transformer_course.corpora import load
-from transformer_course.micro_reviews import NEGATIVE, POSITIVE
-from transformer_course.language_models import NGramModel
-from transformer_course.training import Settings, Trainer
-from transformer_course.transformer import Transformer
+from transformer_course.data.batching import PairBatches
+from transformer_course.data.corpora import load
+from transformer_course.data.reviews import NEGATIVE, POSITIVE
+from transformer_course.models.bert import Bert, BertForPreTraining, PretrainingBatches
+from transformer_course.models.language_models import NGramModel
+from transformer_course.models.transformer import Transformer
+from transformer_course.search.beam import beam_search
+from transformer_course.training.checkpoints import put_weights
+from transformer_course.training.loop import Settings, Trainer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 import bert    # noqa: E402

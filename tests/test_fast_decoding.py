@@ -9,16 +9,17 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course import fast_decoding
-from transformer_course.attention import MultiHeadAttention
-from transformer_course.blocks import FeedForward, Residual
-from transformer_course.distances import POSITIONS
-from transformer_course.fast_decoding import LEAST_SOURCE, ROOM, FastDecoder, PackedLinear, fast, on_each_core
-from transformer_course.positions import Learned
+from transformer_course.models import fast_decoding
+from transformer_course.models.attention import MultiHeadAttention
+from transformer_course.models.blocks import FeedForward, Residual
+from transformer_course.models.fast_decoding import (LEAST_SOURCE, ROOM, FastDecoder, PackedLinear, fast,
+                                                     on_each_core)
+from transformer_course.models.positions import Learned
+from transformer_course.models.relative_positions import POSITIONS
+from transformer_course.models.t5 import Buckets, GatedFeedForward
+from transformer_course.models.transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
 from transformer_course.protocols import DecodingState, Searchable
-from transformer_course.search import beam_search, greedy_search, sample
-from transformer_course.text_to_text import Buckets, GatedFeedForward
-from transformer_course.transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
+from transformer_course.search.beam import beam_search, greedy_search, sample
 
 VARIANTS = {f"{positions}, {norm}, {'tied' if tied else 'untied'}": dict(positions=positions, norm=norm, tied=tied)
             for positions in POSITIONS for norm in ("pre", "post") for tied in (True, False)}
@@ -387,6 +388,6 @@ def test_subclasses_may_compute_something_else():
 def test_no_error_is_hidden_as_an_unknown_model(monkeypatch):
     def broken(weight, bias):
         raise ValueError("another reason")
-    monkeypatch.setattr("transformer_course.fast_decoding.PackedLinear", broken)
+    monkeypatch.setattr("transformer_course.models.fast_decoding.PackedLinear", broken)
     with pytest.raises(ValueError, match="another reason"):
         fast(make())

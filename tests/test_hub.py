@@ -8,12 +8,12 @@ import pytest
 import torch
 from hub import serving
 
-from transformer_course.corpora import load
-from transformer_course.pretrained import save_pretrained
-from transformer_course.text import Tokenizer
-from transformer_course.transformer_lm import TransformerLM
-from transformer_course.translation import Translator
-from transformer_course.writing import Writer
+from transformer_course.data.corpora import load
+from transformer_course.data.text import Tokenizer
+from transformer_course.models.transformer_lm import TransformerLM
+from transformer_course.pipelines.translator import Translator
+from transformer_course.pipelines.writer import Writer
+from transformer_course.published.pretrained import save_pretrained
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def asked(hub, home, code):
 
 def test_models_are_downloaded_and_then_found_without_a_network(models, tmp_path):
     code = """
-from transformer_course.pretrained import from_pretrained, load_tokenizer
-from transformer_course.translation import Translator
-from transformer_course.writing import Writer
+from transformer_course.pipelines.translator import Translator
+from transformer_course.pipelines.writer import Writer
+from transformer_course.published.pretrained import from_pretrained, load_tokenizer
 print(Translator.from_pretrained("someone/translator").translate(["jack saw jill"], beam_size=1))
 print(Writer.from_pretrained("someone/writer").generate(["on"], tokens=8))
 model, words = from_pretrained("someone/gpt2"), load_tokenizer("someone/gpt2")
@@ -60,10 +60,10 @@ print(sum(p.sum().item() for p in model.parameters()), words.encode("a b"))
 
 
 @pytest.mark.parametrize(("code", "message"), [
-    ("from transformer_course.translation import Translator; Translator.from_pretrained('someone/nobody')", "did not provide it"),
-    ("from transformer_course.pretrained import from_pretrained; from_pretrained('someone/nobody')", "someone/nobody"),
-    ("from transformer_course.translation import Translator; Translator.from_pretrained('someone/writer')", "holds a language model"),
-    ("from transformer_course.translation import Translator; Translator.from_pretrained('someone/gpt2')", "published model, 'gpt2'")])
+    ("from transformer_course.pipelines.translator import Translator; Translator.from_pretrained('someone/nobody')", "did not provide it"),
+    ("from transformer_course.published.pretrained import from_pretrained; from_pretrained('someone/nobody')", "someone/nobody"),
+    ("from transformer_course.pipelines.translator import Translator; Translator.from_pretrained('someone/writer')", "holds a language model"),
+    ("from transformer_course.pipelines.translator import Translator; Translator.from_pretrained('someone/gpt2')", "published model, 'gpt2'")])
 def test_what_the_hub_does_not_have_is_one_line(models, tmp_path, code, message):
     with serving(models) as hub:
         done = asked(hub, tmp_path, code)
@@ -71,7 +71,7 @@ def test_what_the_hub_does_not_have_is_one_line(models, tmp_path, code, message)
 
 
 def test_a_download_that_breaks_off_is_an_error_and_leaves_nothing_that_looks_whole(models, tmp_path):
-    code = "from transformer_course.translation import Translator; print(Translator.from_pretrained('someone/translator').device)"
+    code = "from transformer_course.pipelines.translator import Translator; print(Translator.from_pretrained('someone/translator').device)"
     with serving(models, cut={"model.safetensors"}) as hub:
         broken = asked(hub, tmp_path, code)
     assert broken.returncode == 1 and "someone/translator" in broken.stderr.strip().splitlines()[-1], broken.stderr

@@ -8,109 +8,66 @@ import notebooks
 import pytest
 
 PACKAGE = "transformer_course"
-TOOLS = {
-    "any_function",
-    "batching",
-    "checking",
-    "checkpoints",
-    "code_edits",
-    "comparison",
-    "corpora",
-    "course",
-    "diagnosis",
-    "diagrams",
-    "diagrams_attention",
-    "diagrams_recurrent",
-    "diagrams_transformer",
-    "drawings",
-    "editions",
-    "exercise_notebooks",
-    "files",
-    "functional",
-    "given_tokenizers",
-    "hindi_forms",
-    "hindi_grammar",
-    "hindi_lexicon",
-    "hindi_parts",
-    "hindi_templates",
-    "legibility",
-    "micro_entailment",
-    "micro_hindi",
-    "micro_reviews",
-    "next_steps",
-    "own_process",
-    "one_change",
-    "pacing",
-    "paradigms",
-    "plots",
-    "progress_file",
-    "protocols",
-    "records",
-    "reports",
-    "safe_calls",
-    "scoring",
-    "search",
-    "exact_search",
-    "text",
-    "training",
-    "trials",
-}
-TOP = {
-    "cli",
-    "describing",
-    "evaluation",
-    "layouts",
-    "lm_presets",
-    "model_folder",
-    "presets",
-    "pretrained",
-    "recipe",
-    "runs",
-    "scoreboard",
-    "translating",
-    "translation",
-    "writing",
-}
+ROOMS = ("hall", "data", "drawing", "search", "training", "checking", "models", "published", "pipelines", "cli")
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")
-MODULES = sorted(p.stem for p in notebooks.LIB.glob("*.py") if not p.stem.startswith("_"))
-NUMBERS = {m[3]: (int(m[1]), m[2])                         # 21a comes after 21
-           for p in notebooks.NBS.glob("*.ipynb") if (m := re.match(r"(\d+)([a-z]?)_(\w+)$", p.stem))}
+MODULES = notebooks.modules()                   # dotted names below the package, such as "data.hindi.forms"
 
 
-def imported(source, package=PACKAGE):
-    """Every module that the source imports, anywhere in it, as dotted names; `.x` counts as the package's x."""
+def room(module):
+    """The room of a module; those of the hall stand in no folder."""
+    return module.partition(".")[0] if "." in module else "hall"
+
+
+def source(module):
+    """The notebook that a module is made from."""
+    return next(path for path in notebooks.notebooks() if re.search(rf'#\| ?default_exp {re.escape(module)}\\?[n"]',
+                                                                   path.read_text(encoding="utf-8")))
+
+
+def number(module):
+    """The number of a module's notebook, in reading order: 21a comes after 21."""
+    found = re.match(r"(\d+)([a-z]?)_", source(module).stem)
+    return int(found[1]), found[2]
+
+
+def imported(text, module="x"):
+    """Every module that the source imports, anywhere in it, as dotted names; relative ones are seen from `module`."""
     names = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join(filter(None, [package if node.level else None, node.module]))
-            names |= {f"{base}.{alias.name}" for alias in node.names} if base == package else {base}
+            here = [PACKAGE, *module.split(".")][:-node.level] if node.level else []
+            base = ".".join([*here, *filter(None, [node.module])])
+            names |= {base} | {f"{base}.{alias.name}" for alias in node.names}
     return names
 
 
-def siblings(source):
-    """The package's own modules that the source imports."""
-    return {name.split(".")[1] for name in imported(source) if name.startswith(PACKAGE + ".")} & set(MODULES)
+def siblings(module):
+    """The package's own modules that a module imports."""
+    found = imported(read(module), module)
+    return {name.removeprefix(PACKAGE + ".") for name in found} & set(MODULES) - {module}
 
 
-def allowed(module, other, numbers=NUMBERS):
-    """Whether `module` may import `other`: tools only tools, models tools and earlier lessons, the top anything below."""
-    if module in TOOLS or other in TOOLS:
-        return other in TOOLS
-    if module in TOP or other in TOP:
-        return module in TOP
-    return numbers[other] < numbers[module]
+def allowed(module, other, order=ROOMS):
+    """Whether `module` may import `other`: one of its own room, or of a room that comes earlier in the list."""
+    return order.index(room(other)) <= order.index(room(module))
 
 
 def read(module):
-    return (notebooks.LIB / f"{module}.py").read_text(encoding="utf-8")
+    return (notebooks.LIB / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_imports_point_downwards(module):
-    assert [other for other in sorted(siblings(read(module))) if not allowed(module, other)] == []
+def test_imports_point_to_an_earlier_room(module):
+    assert [other for other in sorted(siblings(module)) if not allowed(module, other)] == []
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if room(module) == "models"])
+def test_a_model_imports_models_of_earlier_lessons_only(module):
+    models = [other for other in sorted(siblings(module)) if room(other) == "models"]
+    assert [other for other in models if number(other) >= number(module)] == []
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -120,15 +77,19 @@ def test_no_development_tool_is_named(module):
 
 def test_no_import_goes_round():
     """Modules can be put in an order in which each imports only earlier ones."""
-    waiting = {module: siblings(read(module)) - {module} for module in MODULES}
+    waiting = {module: siblings(module) for module in MODULES}
     while ready := [m for m in waiting if not waiting[m] & waiting.keys()]:
         for module in ready:
             del waiting[module]
     assert waiting == {}
 
 
-def test_every_module_has_its_notebook():
-    assert set(MODULES) <= NUMBERS.keys()
+def test_every_module_has_a_notebook_in_its_room():
+    """A lesson may write a module of any room; every other notebook lies in the folder of its module's room."""
+    for module in MODULES:
+        folder = source(module).parent.relative_to(notebooks.NBS)
+        rooms = module.rpartition(".")[0].replace(".", "/") or "hall"
+        assert folder.as_posix() in ("lessons", f"library/{rooms}"), module
 
 
 def test_package_imports_without_development_tools():
@@ -154,14 +115,10 @@ print('imported', len({MODULES!r}))
 
 
 def test_the_rule_itself():
-    numbers = {"rnn": (10, ""), "language_models": (10, "a"), "seq2seq": (11, ""), "attention": (20, "")}
-    assert allowed("training", "functional", numbers) and allowed("seq2seq", "rnn", numbers)
-    assert allowed("seq2seq", "training", numbers) and allowed("translation", "rnn", numbers)
-    assert not allowed("training", "rnn", numbers), "a tool knows no model"
-    assert not allowed("rnn", "seq2seq", numbers), "a lesson knows no later one"
-    assert allowed("language_models", "rnn", numbers) and allowed("seq2seq", "language_models", numbers)
-    assert not allowed("rnn", "language_models", numbers), "10a comes after 10"
-    assert not allowed("rnn", "translation", numbers), "nothing below knows the top"
-    assert not allowed("search", "cli", numbers)
-    source = "from transformer_course import text\nfrom .rnn import GRU\ndef f():\n    import transformer_course.cli"
-    assert imported(source) == {"transformer_course.text", "transformer_course.rnn", "transformer_course.cli"}
+    assert allowed("training.loop", "data.text") and allowed("models.seq2seq", "training.loop")
+    assert allowed("models.seq2seq", "models.rnn") and allowed("data.hindi.forms", "records")
+    assert not allowed("training.loop", "models.rnn"), "the loop knows no model"
+    assert not allowed("models.rnn", "pipelines.translator"), "nothing below knows the top"
+    assert not allowed("records", "data.text") and not allowed("search.beam", "cli.app")
+    text = "from transformer_course.data import text\nfrom ..data.hindi.forms import conjugate\ndef f():\n    import transformer_course.cli.app"
+    assert {"transformer_course.data.text", "transformer_course.data.hindi.forms", "transformer_course.cli.app"} <= imported(text, "models.rnn")

@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course import protocols
-from transformer_course.functional import causal_mask
-from transformer_course.induction import (RepeatedBlocks, attention_shares, copy_losses, first_copy, letter_losses, second_copy,
+from transformer_course.models.functional import causal_mask
+from transformer_course.models.induction import (RepeatedBlocks, attention_shares, copy_losses, first_copy, letter_losses, second_copy,
                                           without_heads)
-from transformer_course.transformer_lm import TransformerLM
+from transformer_course.models.transformer_lm import TransformerLM
 
 DATA = RepeatedBlocks(shortest=2, longest=5, letters=9, length=11, rows=3, batches=4)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.language_models import NGramModel, RNNLanguageModel
-from transformer_course.rnn import CELLS
-from transformer_course.text import BOS, EOS, PAD, UNK, pad
+from transformer_course.data.text import BOS, EOS, PAD, UNK, pad
+from transformer_course.models.language_models import NGramModel, RNNLanguageModel
+from transformer_course.models.rnn import CELLS
 
 META, V = torch.device("meta"), 11
 kinds = st.sampled_from(sorted(CELLS))

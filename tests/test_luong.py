@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.additive import PlaceScore
-from transformer_course.luong import (
+from transformer_course.models.additive import PlaceScore
+from transformer_course.models.luong import (
     DotScore,
     GeneralScore,
     LuongAttention,
@@ -18,7 +18,7 @@ from transformer_course.luong import (
     gaussian,
     in_window,
 )
-from transformer_course.search import beam_search, greedy_search
+from transformer_course.search.beam import beam_search, greedy_search
 
 VARIANTS = {
     "general": {},

@@ -5,8 +5,9 @@ A tensor made on the CPU inside them would meet one on `meta`, and PyTorch refus
 import pytest
 import torch
 
-from transformer_course import additive, attention, blocks, distances, functional, positions, rnn
-from transformer_course.presets import MODELS
+from transformer_course.models import (additive, attention, blocks, functional, positions,
+                                       relative_positions as distances, rnn)
+from transformer_course.pipelines.presets import MODELS
 
 B, S, T, V = 2, 5, 7, 19
 META = torch.device("meta")

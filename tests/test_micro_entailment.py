@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from transformer_course import micro_entailment
-from transformer_course.micro_entailment import CONTRADICTS, ENTAILS, KINDS, NEUTRAL, NOUNS, PEOPLE, VERBS, Claim, generate, judge, relation
+from transformer_course.data import entailment as micro_entailment
+from transformer_course.data.entailment import (CONTRADICTS, ENTAILS, KINDS, NEUTRAL, NOUNS, PEOPLE, VERBS,
+                                                Claim, generate, judge, relation)
 
 DATA = generate(seed=3, train=300, valid=30, test=90)
 PAIRS = [pair for pairs in DATA.values() for pair in pairs]

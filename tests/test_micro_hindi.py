@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_course import hindi_forms, hindi_grammar, hindi_lexicon, hindi_parts, hindi_templates, micro_hindi
+from transformer_course.data.hindi import (corpus as micro_hindi, forms as hindi_forms,
+                                           grammar as hindi_grammar, lexicon as hindi_lexicon,
+                                           parts as hindi_parts, templates as hindi_templates)
 
 SHA256 = "9f65ee82f4bf9c1e4c2ff65ccf4ff0acd2d5f39ec16a73b87af9e0c9f0c7204c"
 TAGS_SHA256 = "01ca563095bb4dc942fb31e1eed5be489014c8504b86bb2bc02ecdcf0e4b8eec"

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from transformer_course import micro_reviews, paradigms
+from transformer_course.data import paradigms, reviews as micro_reviews
 
 
 @given(st.sampled_from(sorted(micro_reviews.PATTERNS)), st.integers(0, 1), st.integers(0, 2**32))

@@ -7,12 +7,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_course.data.text import Tokenizer
 from transformer_course.files import read_files, write_files
-from transformer_course.model_folder import load_model, model_card, save_model
-from transformer_course.presets import MODELS
-from transformer_course.runs import Job, note_job, read_job
-from transformer_course.text import Tokenizer
-from transformer_course.translation import Translator
+from transformer_course.pipelines.model_folder import load_model, model_card, save_model
+from transformer_course.pipelines.presets import MODELS
+from transformer_course.pipelines.runs import Job, note_job, read_job
+from transformer_course.pipelines.translator import Translator
 
 SIZES = {"transformer": {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20}, "seq2seq": {"d_model": 10, "d_hidden": 14},
          "luong-local-p": {"d_model": 10, "d_hidden": 14, "window": 2, "bidirectional": True, **MODELS["luong-local-p"].keywords},

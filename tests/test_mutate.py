@@ -107,11 +107,13 @@ def test_only_what_can_reach_a_module_is_run(project):
 
 
 def test_modules_that_a_text_mentions():
-    modules = {"text", "rnn", "cli", "plots"}
-    assert mutate.mentioned("from transformer_course.text import PAD", modules) == {"text"}
-    assert mutate.mentioned("from transformer_course import text, rnn", modules) == {"text", "rnn"}
-    assert mutate.mentioned("from .text import PAD\nfrom . import rnn, plots", modules) == {"text", "rnn", "plots"}
-    assert mutate.mentioned("run(['transformer-course', 'demo'])", modules) == {"cli"}
+    modules = {"files", "data.text", "models.rnn", "models.luong", "cli.app", "drawing.plots"}
+    assert mutate.mentioned("from transformer_course.data.text import PAD", modules) == {"data.text"}
+    assert mutate.mentioned("from transformer_course.models import luong, rnn", modules) == {"models.luong", "models.rnn"}
+    relative = "from ..data.text import PAD\nfrom . import rnn\nfrom ..drawing import plots\nfrom .. import files"
+    assert mutate.mentioned(relative, modules, "models.luong") == {"data.text", "models.rnn", "drawing.plots", "files"}
+    assert mutate.mentioned("import_module('.models.rnn', __name__)", modules) == {"models.rnn"}
+    assert mutate.mentioned("run(['transformer-course', 'demo'])", modules) == {"cli.app"}
     assert mutate.mentioned("import torch", modules) == set()
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from transformer_course import diagnosis
-from transformer_course.diagnosis import diagnose
-from transformer_course.exercise_notebooks import all_exercises, prepared
-from transformer_course.one_change import changes, one_change
-from transformer_course.safe_calls import TooLong
+from transformer_course.checking import diagnosis
+from transformer_course.checking.diagnosis import diagnose
+from transformer_course.checking.exercise_notebooks import all_exercises, prepared
+from transformer_course.checking.one_change import changes, one_change
+from transformer_course.checking.safe_calls import TooLong
 
 
 def function(source, name):

@@ -34,15 +34,15 @@ def test_wheel_holds_what_it_should(wheel):
     info = next(n for n in names if n.endswith(".dist-info/METADATA")).rpartition("/")[0]
     library = {n for n in names if not n.startswith(info)}
     modules = {n for n in library if n.endswith(".py")}
-    assert modules == {f"transformer_course/{m}.py" for m in [*MODULES, "__init__", "_modidx"]}
+    assert modules == {path.relative_to(notebooks.ROOT).as_posix() for path in notebooks.LIB.rglob("*.py")}
     assert all(n.startswith("transformer_course/") for n in library), "neither tests nor nbs"
     assert {"LICENSE", "LICENSE-PROSE"} <= {n.rpartition("/")[2] for n in names if n.startswith(info)}
-    assert "transformer-course = transformer_course.cli:main" in names[f"{info}/entry_points.txt"].decode()
+    assert "transformer-course = transformer_course.cli.app:main" in names[f"{info}/entry_points.txt"].decode()
     for module in modules:
         assert names[module] == (notebooks.ROOT / module).read_bytes()
-    for folder, origin in (("lessons", notebooks.NBS), ("exercises", notebooks.NBS / "exercises")):
-        carried = {n.rpartition("/")[2]: content for n, content in names.items() if n.startswith(f"transformer_course/{folder}/")}
-        assert carried == {path.name: path.read_bytes() for path in origin.glob("*.ipynb")}, folder
+    start = "transformer_course/notebooks/"
+    carried = {n.removeprefix(start): content for n, content in names.items() if n.startswith(start)}
+    assert carried == {path.relative_to(notebooks.NBS).as_posix(): path.read_bytes() for path in notebooks.notebooks()}
 
 
 def test_wheel_says_what_it_needs(wheel):

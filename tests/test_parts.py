@@ -12,16 +12,17 @@ from torch import nn
 from torch.testing import assert_close
 
 from transformer_course import protocols
-from transformer_course.attention import Dense, MultiHeadAttention
-from transformer_course.blocks import FeedForward, Residual
-from transformer_course.distances import POSITIONS, ALiBi, InAttention, Relative
-from transformer_course.functional import causal_mask
-from transformer_course.positions import sinusoids
-from transformer_course.search import beam_search, greedy_search
-from transformer_course.text_to_text import Buckets
-from transformer_course.transformer import Embedding, Encoder, EncoderLayer, Output, Parts, State, Transformer
-from transformer_course.transformer_lm import TransformerLM
-from transformer_course.transformer_xl import RelativeXL
+from transformer_course.models.attention import Dense, MultiHeadAttention
+from transformer_course.models.blocks import FeedForward, Residual
+from transformer_course.models.functional import causal_mask
+from transformer_course.models.positions import sinusoids
+from transformer_course.models.relative_positions import POSITIONS, ALiBi, InAttention, Relative
+from transformer_course.models.t5 import Buckets
+from transformer_course.models.transformer import (Embedding, Encoder, EncoderLayer, Output, Parts, State,
+                                                   Transformer)
+from transformer_course.models.transformer_lm import TransformerLM
+from transformer_course.models.transformer_xl import RelativeXL
+from transformer_course.search.beam import beam_search, greedy_search
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from transformer_course import plots
+from transformer_course.drawing import plots
 
 
 @pytest.fixture(autouse=True)

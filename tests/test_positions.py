@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from transformer_course.distances import ALiBi, InAttention, Relative, Rotary, alibi, alibi_slopes, make_positions
-from transformer_course.positions import Learned, Sinusoidal, sinusoids
+from transformer_course.models.positions import Learned, Sinusoidal, sinusoids
+from transformer_course.models.relative_positions import (ALiBi, InAttention, Relative, Rotary, alibi,
+                                                          alibi_slopes, make_positions)
 
 few = settings(max_examples=30, deadline=None)
 

@@ -20,18 +20,19 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.bert import Bert, BertForPreTraining
-from transformer_course.describing import describe
-from transformer_course.functional import padding_mask
-from transformer_course.layouts import BERT_WITH_TASKS, FAMILIES, entries, gpt2, marian, read_options, to_ours, to_theirs, write_options
-from transformer_course.pretrained import (from_pretrained, load_tokenizer, mean_pooled, read_tensors, save_pretrained, sentence_vectors,
+from transformer_course.models.bert import Bert, BertForPreTraining
+from transformer_course.models.functional import padding_mask
+from transformer_course.published.describing import describe
+from transformer_course.published.families import (BERT_WITH_TASKS, FAMILIES, entries, gpt2, marian,
+                                                   read_options, to_ours, to_theirs, write_options)
+from transformer_course.published.pretrained import (from_pretrained, load_tokenizer, mean_pooled, read_tensors, save_pretrained, sentence_vectors,
                                            settled)
+from transformer_course.data.text import Tokenizer
+from transformer_course.models.t5 import t5
+from transformer_course.models.transformer import Transformer
+from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.records import recorded
-from transformer_course.search import beam_search, greedy_search
-from transformer_course.text import Tokenizer
-from transformer_course.text_to_text import t5
-from transformer_course.transformer import Transformer
-from transformer_course.transformer_lm import TransformerLM
+from transformer_course.search.beam import beam_search, greedy_search
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()

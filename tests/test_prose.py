@@ -1,4 +1,4 @@
-"""No file has more findings than its baseline allows, and tests/prose.py sees what it should."""
+"""No file has more findings than its baseline allows, and tools/prose.py sees what it should."""
 import json
 import re
 import subprocess

@@ -35,7 +35,7 @@ def test_readme_fits_on_a_screen():
 
 
 def test_page_and_tables_are_what_the_records_give():
-    assert results_page.check() == [], "run `python tests/results_page.py`"
+    assert results_page.check() == [], "run `python tools/results_page.py`"
 
 
 def test_headlines_are_few():
@@ -71,7 +71,7 @@ def test_make_has_the_targets(path):
 @pytest.mark.skipif("cli" not in MODULES, reason="there is no module cli yet")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_the_command_knows_its_words(path):
-    from transformer_course.cli import app
+    from transformer_course.cli.app import app
     from typer.main import get_command
     text = path.read_text(encoding="utf-8")
     calls = lines(path, "transformer-course ") + re.findall(r"`(transformer-course [a-z][^`]*)`", text)

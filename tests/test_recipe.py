@@ -1,7 +1,7 @@
 """The schedules of the learning rate against their equations, step by step."""
 import pytest
 
-from transformer_course.recipe import inverse_sqrt, linear_decay, noam
+from transformer_course.training.schedules import inverse_sqrt, linear_decay, noam
 
 
 def test_noam_is_equation_3():

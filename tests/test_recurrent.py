@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.additive import AdditiveAttention, AdditiveSeq2Seq
-from transformer_course.rnn import CELLS, GRUCell, LSTMCell, Recurrent, RNNCell, unroll
-from transformer_course.search import greedy_search
-from transformer_course.seq2seq import Seq2Seq, embedding_table
+from transformer_course.models.additive import AdditiveAttention, AdditiveSeq2Seq
+from transformer_course.models.rnn import CELLS, GRUCell, LSTMCell, Recurrent, RNNCell, unroll
+from transformer_course.models.seq2seq import Seq2Seq, embedding_table
+from transformer_course.search.beam import greedy_search
 
 MAKERS = {
     "lstm": lambda **more: Seq2Seq(13, 17, d_model=6, d_hidden=10, n_layers=2, **more),

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_course.sampling_rules import MinP, Nucleus, RepetitionPenalty
-from transformer_course.search import beam_search, greedy_search, sample
-from transformer_course.transformer_lm import TransformerLM
+from transformer_course.models.transformer_lm import TransformerLM
+from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.search.sampling import MinP, Nucleus, RepetitionPenalty
 
 
 def small():

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tables import RULES, Marked, Seen, Tables, exhaustive, norm_of, same, sources
-from transformer_course import search as search_module
-from transformer_course.search import (ForbiddenWords, ForcedBeginning, Hypotheses, NoRepeatedNgrams, beam_search, greedy_search,
+from transformer_course.search.beam import beam as search_module
+from transformer_course.search.beam import (ForbiddenWords, ForcedBeginning, Hypotheses, NoRepeatedNgrams, beam_search, greedy_search,
                                        sample)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.seq2seq import Seq2Seq
+from transformer_course.models.seq2seq import Seq2Seq
 
 FORMS = [(cell, layers, turned) for (cell, layers), turned in product((("rnn", 1), ("gru", 2), ("lstm", 2)), (False, True))]
 forms = pytest.mark.parametrize("cell, layers, turned", FORMS)

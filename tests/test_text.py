@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from transformer_course.text import BYTES, EOS, KINDS, PAD, SPECIALS, UNK, Tokenizer, pad, source_ids, target_ids
+from transformer_course.data.text import (BYTES, EOS, KINDS, PAD, SPECIALS, UNK, Tokenizer, pad, source_ids,
+                                          target_ids)
 
 SENTENCES = ["the children saw a big lion, and ran", "bachchon ne ek baraa sher dekhaa", "a lion's cub; it sleeps (often)",
              "we saw the lions near the river", "the child is big"] * 3

@@ -18,20 +18,20 @@ import safetensors.torch
 import torch
 from torch.testing import assert_close
 
-from transformer_course import training
-from transformer_course.batching import PairBatches, batch_plan
-from transformer_course.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
+from transformer_course.data.batching import PairBatches, batch_plan
 from transformer_course.files import CHECKSUMS, FolderLock, read_files
-from transformer_course.training import Settings, Trainer, adam, evaluate_loss, fit, matmul_precision
-from transformer_course.transformer import Transformer
+from transformer_course.models.transformer import Transformer
+from transformer_course.training.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
+from transformer_course.training.loop import loop as training
+from transformer_course.training.loop import Settings, Trainer, adam, evaluate_loss, fit, matmul_precision
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")
 STEPS = 40
 MODEL = textwrap.dedent("""
     import os, sys, torch, random
-    from transformer_course.batching import PairBatches
-    from transformer_course.training import Settings, Trainer
-    from transformer_course.transformer import Transformer
+    from transformer_course.data.batching import PairBatches
+    from transformer_course.models.transformer import Transformer
+    from transformer_course.training.loop import Settings, Trainer
     import safetensors.torch
 
     torch.set_num_threads(1)
@@ -240,7 +240,7 @@ def test_sentences_too_long_are_refused_before_anything_is_trained():
 def test_two_processes_train_one_model(tmp_path):
     "`torchrun` starts the command line twice: the two share each step, write one folder, and resume."
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-               "-m", "transformer_course.cli", "train", "--preset", "micro", "--data", "micro-hindi", "--device", "cpu",
+               "-m", "transformer_course.cli.app", "train", "--preset", "micro", "--data", "micro-hindi", "--device", "cpu",
                "--precision", "highest", "--out", str(tmp_path / "two")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     for words in (["--steps", "3"], ["--steps", "4", "--resume"]):

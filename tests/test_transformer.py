@@ -10,15 +10,16 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer_course.attention import MultiHeadAttention, attention
-from transformer_course.distances import POSITIONS
-from transformer_course.exact_search import astar_search
-from transformer_course.functional import Dropout, causal_mask, check_sizes, dropout, padding_mask, projected_loss, smoothed_cross_entropy
-from transformer_course.positions import Learned, Sinusoidal, sinusoids
-from transformer_course.presets import MODELS, PRESETS
-from transformer_course.recipe import inverse_sqrt, linear_decay, noam
-from transformer_course.search import beam_search, greedy_search
-from transformer_course.transformer import Transformer
+from transformer_course.models.attention import MultiHeadAttention, attention
+from transformer_course.models.functional import (Dropout, causal_mask, check_sizes, dropout, padding_mask,
+                                                  projected_loss, smoothed_cross_entropy)
+from transformer_course.models.positions import Learned, Sinusoidal, sinusoids
+from transformer_course.models.relative_positions import POSITIONS
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.presets import MODELS, PRESETS
+from transformer_course.search.beam import beam_search, greedy_search
+from transformer_course.search.exact import astar_search
+from transformer_course.training.schedules import inverse_sqrt, linear_decay, noam
 
 VARIANTS = {f"{positions}, {norm}": {"positions": positions, "norm": norm} for positions in POSITIONS for norm in ("pre", "post")}
 variants = pytest.mark.parametrize("name", VARIANTS)

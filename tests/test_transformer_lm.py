@@ -9,11 +9,11 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course import protocols
-from transformer_course.distances import POSITIONS
-from transformer_course.search import beam_search, greedy_search, sample
-from transformer_course.training import Settings, evaluate_loss, fit
-from transformer_course.layouts import gpt2
-from transformer_course.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.models.relative_positions import POSITIONS
+from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.published.families import gpt2
+from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.training.loop import Settings, evaluate_loss, fit
 
 
 def small(seed=1, words=17, **options):

@@ -9,14 +9,14 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_course import protocols
-from transformer_course.distances import ALiBi
-from transformer_course.functional import causal_mask
-from transformer_course.memory_worth import multiply_adds
-from transformer_course.positions import sinusoids
-from transformer_course.search import beam_search, greedy_search, sample
-from transformer_course.training import Settings, Trainer, evaluate_loss
-from transformer_course.transformer_lm import TransformerLM, window_losses
-from transformer_course.transformer_xl import (
+from transformer_course.models.functional import causal_mask
+from transformer_course.models.memory_worth import multiply_adds
+from transformer_course.models.positions import sinusoids
+from transformer_course.models.relative_positions import ALiBi
+from transformer_course.models.transformer_lm import TransformerLM, window_losses
+from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.training.loop import Settings, Trainer, evaluate_loss
+from transformer_course.models.transformer_xl import (
     RecentCache, RelativeXL, StreamBatches, Streaming, TransformerXL, shift, stream_losses, visible)
 
 V, D, H, F = 17, 12, 3, 20

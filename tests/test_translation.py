@@ -5,18 +5,18 @@ from threading import Thread
 import pytest
 import torch
 
-from transformer_course.corpora import Pair, load
-from transformer_course.evaluation import Evaluation, attention_places, choose_head
-from transformer_course.model_folder import model_card
-from transformer_course.presets import MODELS, PRESETS, build
-from transformer_course.runs import Job, check_lengths, held, read_job
-from transformer_course.scoreboard import ALIGNERS, compare, scoreboard
+from transformer_course.data.corpora import Pair, load
+from transformer_course.data.text import Tokenizer
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.decoding import SearchOptions, encode_pairs, target_limit
+from transformer_course.pipelines.evaluation import Evaluation, attention_places, choose_head
+from transformer_course.pipelines.model_folder import model_card
+from transformer_course.pipelines.presets import MODELS, PRESETS, build
+from transformer_course.pipelines.runs import Job, check_lengths, held, read_job
+from transformer_course.pipelines.scoreboard import ALIGNERS, compare, scoreboard
+from transformer_course.pipelines.translator import Translator
 from transformer_course.scoring import alignment_error_rate, bleu, exact_match, links_from_attention
-from transformer_course.search import greedy_search
-from transformer_course.text import Tokenizer
-from transformer_course.transformer import Transformer
-from transformer_course.translating import SearchOptions, encode_pairs, target_limit
-from transformer_course.translation import Translator
+from transformer_course.search.beam import greedy_search
 
 
 @pytest.fixture(scope="module")

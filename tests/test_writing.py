@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_course.corpora import Corpus, Text, load
-from transformer_course.lm_presets import LANGUAGE_MODELS, TEXT_PRESETS, RecurrentLM, build_language_model
+from transformer_course.data.corpora import Corpus, Text, load
+from transformer_course.data.text import Tokenizer
+from transformer_course.pipelines.lm_presets import (LANGUAGE_MODELS, TEXT_PRESETS, RecurrentLM,
+                                                     build_language_model)
+from transformer_course.pipelines.translator import Translator
+from transformer_course.pipelines.writer import Generation, Writer, in_turn, running_ids, write_on
 from transformer_course.protocols import LanguageModel
-from transformer_course.search import beam_search
-from transformer_course.text import Tokenizer
-from transformer_course.translation import Translator
-from transformer_course.writing import Generation, Writer, in_turn, running_ids, write_on
+from transformer_course.search.beam import beam_search
 
 CPU = {"device": "cpu", "precision": "highest", "progress": False}
 WHOLE = load("micro-text")
