@@ -29,8 +29,8 @@ from transformer_course.data.corpora import load
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.functional import causal_mask
 from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
-from transformer_course.training.loop import Settings, fit
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.trainer import Settings, fit
 
 NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 1000, 6, 0.006, 0.5
 VARIANTS = {"none": (False, False), "layers": (True, False), "two ahead": (False, True), "both": (True, True)}

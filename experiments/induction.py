@@ -16,8 +16,8 @@ from records import RESULTS, facts, write
 
 from transformer_course.models.induction import RepeatedBlocks, attention_shares, copy_losses, without_heads
 from transformer_course.models.transformer_lm import TransformerLM
-from transformer_course.training.loop import Settings, fit
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.trainer import Settings, fit
 
 NAME, STEPS, RATE, HEADS = "induction", 600, 0.006, 2
 ANY, TEN = {"shortest": 5, "longest": 16}, {"shortest": 10, "longest": 10}

@@ -42,8 +42,8 @@ from transformer_course.data.text import BOS, Tokenizer
 from transformer_course.models.language_models import NGramModel, RNNLanguageModel
 from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
 from transformer_course.models.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
-from transformer_course.training.loop import Settings, adam, evaluate_loss, fit
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.trainer import Settings, adam, evaluate_loss, fit
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from timing import grown, summary    # noqa: E402

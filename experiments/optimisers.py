@@ -27,7 +27,7 @@ from transformer_course.data.corpora import load
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.transformer import Transformer
 from transformer_course.pipelines.decoding import encode_pairs
-from transformer_course.training.loop import Settings, adam, fit
+from transformer_course.training.trainer import Settings, adam, fit
 
 
 def descent(model: nn.Module, momentum: float = 0.0) -> torch.optim.Optimizer:

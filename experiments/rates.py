@@ -24,8 +24,8 @@ from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.pipelines.presets import PRESETS, build
 from transformer_course.pipelines.runs import Job, settings_for, tokenizer_for
 from transformer_course.pipelines.translator import Translator
-from transformer_course.training.loop import Settings, evaluate_loss, fit
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 MICRO = PRESETS["micro"]
 READERS = {"reader-rnn": ("rnn", 0.005), "reader-gru": ("gru", 0.01)}     # lesson 10a: cell, rate there

@@ -21,8 +21,8 @@ from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.pipelines.presets import PRESETS
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.search.beam import greedy_search
-from transformer_course.training.loop import Settings, Trainer, adam
 from transformer_course.training.schedules import inverse_sqrt, linear_decay
+from transformer_course.training.trainer import Settings, Trainer, adam
 
 MICRO = PRESETS["micro"]
 SIZES, PEAK = MICRO.of("transformer")

@@ -29,8 +29,8 @@ from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.pipelines.presets import PRESETS
 from transformer_course.pipelines.translator import Translator
 from transformer_course.training.checkpoints import mean_weights, put_weights
-from transformer_course.training.loop import Settings, Trainer, evaluate_loss
 from transformer_course.training.schedules import inverse_sqrt, linear_decay
+from transformer_course.training.trainer import Settings, Trainer, evaluate_loss
 
 TINY = PRESETS["tiny"]
 SIZES, PEAK = TINY.of("transformer")

@@ -26,8 +26,8 @@ from transformer_course.data.corpora import load
 from transformer_course.data.text import BOS, EOS, UNK, Tokenizer, pad
 from transformer_course.models.language_models import NGramModel, RNNLanguageModel
 from transformer_course.models.transformer_lm import TransformerLM
-from transformer_course.training.loop import Settings, evaluate_loss, fit
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 NAME, ROWS, STEPS, FIRST_RATE = "units", 12, 300, 0.005
 UNITS = {"words": {"kind": "words", "size": 500}, "pieces": {"kind": "bpe", "size": 400}, "characters": {"kind": "characters", "size": 100}}

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_course.checking import (course, diagnosis, exercise_notebooks, own_process, progress_file,
-                                         safe_calls)
+from transformer_course.checking import course, diagnosis, exercise_notebooks, isolation, progress_file
 from transformer_course.checking import check, find, hint, progress, solution
 from transformer_course.checking.comparison import altered, difference, first_difference, relation, shown
-from transformer_course.checking.diagnosis import belongs, diagnose
-from transformer_course.checking.editions import FIRST_PAGE
+from transformer_course.checking.diagnosis import case_shows_reason, diagnose
+from transformer_course.checking.editions import FIRST_PAGE, headings, next_step
 from transformer_course.checking.exercise_notebooks import all_exercises, function_from, prepared
-from transformer_course.checking.next_steps import headings, next_step
 from transformer_course.checking.progress_file import note, read_progress
 from transformer_course.checking.reports import Report
 from transformer_course.cli.app import main
@@ -41,7 +39,7 @@ def test_a_property_is_printed_with_a_case_that_shows_it(lesson):
         ready = prepared(exercise)
         for forms in ready.mistakes.values():
             wrong = function_from(forms[0], ready, exercise.name)
-            assert belongs(diagnose(wrong, exercise, listed=False), wrong, ready)
+            assert case_shows_reason(diagnose(wrong, exercise, listed=False), wrong, ready)
 
 
 def test_the_proof_notices_a_case_that_does_not_show_its_reason():
@@ -49,11 +47,11 @@ def test_the_proof_notices_a_case_that_does_not_show_its_reason():
     wrong = answer("lstm_holding", "return h, c", "return 3 * h, c")
     bound = "h should lie between -1 and 1"
     smallest, *others = ready.cases
-    given = [diagnosis.named(ready.solution, case) for case in ready.cases]
+    given = [diagnosis.named_arguments(ready.solution, case) for case in ready.cases]
     shows = [bool((wrong(*case)[0].abs() > 1).any()) for case in ready.cases]
     assert shows[1] or shows[2]
     for case, shown_there in zip(given, shows):
-        assert belongs(Report("lstm_holding", "wrong", bound, given=case), wrong, ready) == shown_there
+        assert case_shows_reason(Report("lstm_holding", "wrong", bound, given=case), wrong, ready) == shown_there
 
 
 @pytest.mark.parametrize("name, changes, words, not_words", [
@@ -175,7 +173,7 @@ def test_an_import_is_not_stopped_halfway(tmp_path, monkeypatch):
         import slow_to_import
         return slow_to_import.ready
 
-    found = safe_calls.outcome(late, (), seconds=0.2)
+    found = isolation.outcome(late, (), seconds=0.2)
     assert found.value is True, found.error
 
 
@@ -421,4 +419,4 @@ def test_a_value_that_raises_when_shown_is_named_by_its_kind():
         def __repr__(self):
             raise RecursionError
     assert shown(Odd()) == "an Odd that cannot be shown" and shown((1, Odd())) == "a tuple that cannot be shown"
-    assert safe_calls.outcome(lambda: 1, (), 5).value == 1 and own_process.MEMORY > 2**30
+    assert isolation.outcome(lambda: 1, (), 5).value == 1 and isolation.MEMORY > 2**30

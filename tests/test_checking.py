@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from transformer_course import checking
-from transformer_course.checking import (course, diagnosis, exercise_notebooks, progress_file, reports,
-                                         safe_calls)
+from transformer_course.checking import (course, diagnosis, exercise_notebooks, isolation, progress_file,
+                                         reports)
 from transformer_course.checking import check, hint, progress, solution
 from transformer_course.checking.comparison import difference
 from transformer_course.checking.diagnosis import diagnose
@@ -161,14 +161,14 @@ def test_a_loop_that_catches_everything_is_reported_as_still_running(monkeypatch
         report = diagnose(stuck, all_exercises()["mended_mask"])
         assert report.status == "error" and "endless" in report.reason and "\n" not in report.reason
         assert report.lines()[-1].strip() == "a call could not be stopped and is still running: restart the kernel"
-        assert "restart the kernel" in report._repr_html_() and safe_calls.still_running()
+        assert "restart the kernel" in report._repr_html_() and isolation.still_running()
         assert diagnose(lambda *args: None, all_exercises()["mended_mask"]).running, "a later check says so, too"
     finally:
         over.set()
         for thread in threading.enumerate():
-            if thread.name == safe_calls.STUCK:
+            if thread.name == isolation.STUCK:
                 thread.join(10)
-    assert not safe_calls.still_running() and not diagnose(lambda *args: None, all_exercises()["mended_mask"]).running
+    assert not isolation.still_running() and not diagnose(lambda *args: None, all_exercises()["mended_mask"]).running
 
 
 def clock_by_index(positions, d_model, **where):
@@ -278,7 +278,7 @@ def test_the_generators_of_cuda_are_put_back_too_once_it_is_in_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for in_use in (False, True):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
-        with safe_calls.undisturbed():
+        with isolation.undisturbed():
             pass
     assert forked == [[], [0, 1]]
 
@@ -288,7 +288,7 @@ def test_a_check_leaves_the_numbers_of_a_gpu_alone():
     torch.cuda.manual_seed(3)
     expected = torch.rand(4, device="cuda")
     torch.cuda.manual_seed(3)
-    with safe_calls.undisturbed():
+    with isolation.undisturbed():
         torch.rand(4, device="cuda")
     assert torch.equal(torch.rand(4, device="cuda"), expected)
 

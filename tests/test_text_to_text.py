@@ -13,9 +13,10 @@ from transformer_course.data.text import PAD, Tokenizer
 from transformer_course.protocols import BatchSource
 from transformer_course.search.beam import greedy_search
 from transformer_course.training.schedules import linear_decay
-from transformer_course.models.t5 import (NAMES, Buckets, GatedFeedForward, SpanBatches, corrupt_spans, facts_of, held_out,
-                                             restore_spans, sentinel_ids, sentinel_tokens, story_split, story_tasks, t5)
-from transformer_course.training.loop import Settings, evaluate_loss, fit
+from transformer_course.models.t5 import (NAMES, Buckets, GatedFeedForward, SpanBatches, corrupt_spans,
+                                          facts_of, held_out, restore_spans, sentinel_ids, sentinel_tokens,
+                                          story_split, story_tasks, t5)
+from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 MARKS = [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]
 

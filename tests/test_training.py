@@ -22,8 +22,8 @@ from transformer_course.data.batching import PairBatches, batch_plan
 from transformer_course.files import CHECKSUMS, FolderLock, read_files
 from transformer_course.models.transformer import Transformer
 from transformer_course.training.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
-from transformer_course.training.loop import loop as training
-from transformer_course.training.loop import Settings, Trainer, adam, evaluate_loss, fit, matmul_precision
+from transformer_course.training.trainer import trainer as training
+from transformer_course.training.trainer import Settings, Trainer, adam, evaluate_loss, fit, matmul_precision
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")
 STEPS = 40
@@ -31,7 +31,7 @@ MODEL = textwrap.dedent("""
     import os, sys, torch, random
     from transformer_course.data.batching import PairBatches
     from transformer_course.models.transformer import Transformer
-    from transformer_course.training.loop import Settings, Trainer
+    from transformer_course.training.trainer import Settings, Trainer
     import safetensors.torch
 
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from transformer_course.models.relative_positions import POSITIONS
 from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
 from transformer_course.published.families import gpt2
 from transformer_course.search.beam import beam_search, greedy_search, sample
-from transformer_course.training.loop import Settings, evaluate_loss, fit
+from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 
 def small(seed=1, words=17, **options):

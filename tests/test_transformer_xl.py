@@ -15,9 +15,9 @@ from transformer_course.models.positions import sinusoids
 from transformer_course.models.relative_positions import ALiBi
 from transformer_course.models.transformer_lm import TransformerLM, window_losses
 from transformer_course.search.beam import beam_search, greedy_search, sample
-from transformer_course.training.loop import Settings, Trainer, evaluate_loss
-from transformer_course.models.transformer_xl import (
-    RecentCache, RelativeXL, StreamBatches, Streaming, TransformerXL, shift, stream_losses, visible)
+from transformer_course.training.trainer import Settings, Trainer, evaluate_loss
+from transformer_course.models.transformer_xl import (RecentCache, RelativeXL, StreamBatches, Streaming,
+                                                      TransformerXL, shift, stream_losses, visible)
 
 V, D, H, F = 17, 12, 3, 20
 

@@ -67,7 +67,7 @@ def _wrong_kind(got: object, wanted: str, what: str) -> str:
 def _one_short(got: Tensor, expected: Tensor, dim: int) -> str:
     "What is missing or too many, if two tensors differ by one place along a dimension; else nothing."
     n, m = got.shape[dim], expected.shape[dim]
-    fits = lambda a, b: a.shape == b.shape and a.dtype == b.dtype and bool(_equal(a, b).all())
+    fits = lambda a, b: a.shape == b.shape and a.dtype == b.dtype and bool(_equal_values(a, b).all())
     short, long, said = (got, expected, "is missing") if n < m else (expected, got, "is one too many")
     rest = short.shape[dim]
     if rest == 0 or abs(n - m) != 1:
@@ -76,7 +76,7 @@ def _one_short(got: Tensor, expected: Tensor, dim: int) -> str:
     return f"the last {said}" if last else f"the first {said}" if first else ""
 
 
-def _missing(got: Tensor, expected: Tensor) -> str:
+def _missing_slice(got: Tensor, expected: Tensor) -> str:
     "What is missing or too many in a tensor that has otherwise the right values."
     if got.dim() != expected.dim() or "meta" in (got.device.type, expected.device.type):
         return ""
@@ -85,7 +85,7 @@ def _missing(got: Tensor, expected: Tensor) -> str:
     return f": along dimension {unlike[0]} {told}" if told else ""
 
 
-def _absent(got: list | tuple, expected: list | tuple) -> str:
+def _missing_member(got: list | tuple, expected: list | tuple) -> str:
     "What is missing or too many in a list whose other members are right."
     short, long, said = ((got, expected, "is missing") if len(got) < len(expected)
                          else (expected, got, "is one too many"))
@@ -95,12 +95,12 @@ def _absent(got: list | tuple, expected: list | tuple) -> str:
     return f": the last {said}" if fits(long[:-1]) else f": the first {said}" if fits(long[1:]) else ""
 
 # %% ../../nbs/library/checking/90c_comparison.ipynb #cell-11
-def _form(got: Tensor, expected: Tensor, what: str) -> str | None:
+def _form_difference(got: Tensor, expected: Tensor, what: str) -> str | None:
     "The first difference of two tensors, apart from their values."
     if got.shape != expected.shape:
         turned = sorted(got.shape) == sorted(expected.shape)
         return (f"{what} should have the shape {tuple(expected.shape)}, not {tuple(got.shape)}"
-                + (": are two dimensions exchanged?" if turned else _missing(got, expected)))
+                + (": are two dimensions exchanged?" if turned else _missing_slice(got, expected)))
     if got.dtype != expected.dtype:
         return f"{what} should hold {expected.dtype}, not {got.dtype}"
     if got.device != expected.device:
@@ -110,7 +110,7 @@ def _form(got: Tensor, expected: Tensor, what: str) -> str | None:
     return None
 
 
-def _equal(got: Tensor, expected: Tensor) -> Tensor:
+def _equal_values(got: Tensor, expected: Tensor) -> Tensor:
     "Which values of two tensors of one form are equal, up to rounding: a boolean tensor of their shape."
     if not (got.is_floating_point() or got.is_complex()):
         return got == expected
@@ -118,13 +118,13 @@ def _equal(got: Tensor, expected: Tensor) -> Tensor:
     return torch.isclose(got, expected, rtol=tolerance, atol=tolerance / 10, equal_nan=True)
 
 
-def _values(got: Tensor, expected: Tensor, what: str) -> str | None:
+def _value_difference(got: Tensor, expected: Tensor, what: str) -> str | None:
     "The first value in which two tensors of one form differ."
     if got.device.type == "meta":
         return None
     if got.is_floating_point() and got.isnan().any() and not expected.isnan().any():
         return f"{what} holds NaN (not a number)"
-    same = _equal(got, expected)
+    same = _equal_values(got, expected)
     if bool(same.all()):
         return None
     if got.dim() == 0:
@@ -134,14 +134,14 @@ def _values(got: Tensor, expected: Tensor, what: str) -> str | None:
             f"{shown(expected[place])} expected, {shown(got[place])} got")
 
 
-def _tensors(got: object, expected: Tensor, what: str) -> str | None:
+def _tensor_difference(got: object, expected: Tensor, what: str) -> str | None:
     if not isinstance(got, Tensor):
         return _wrong_kind(got, "a tensor", what)
     got, expected = got.detach(), expected.detach()
-    return _form(got, expected, what) or _values(got, expected, what)
+    return _form_difference(got, expected, what) or _value_difference(got, expected, what)
 
 # %% ../../nbs/library/checking/90c_comparison.ipynb #cell-13
-def _numbers(got: object, expected: Number, what: str) -> str | None:
+def _number_difference(got: object, expected: Number, what: str) -> str | None:
     if isinstance(got, Tensor) and got.dim() == 0 and got.device.type != "meta":
         got = got.item()
     if isinstance(got, bool) or not isinstance(got, Number):
@@ -156,17 +156,17 @@ def _numbers(got: object, expected: Number, what: str) -> str | None:
         "" if not ordered else ": too small" if got < expected else ": too large")
 
 
-def _members(got: object, expected: list | tuple, what: str) -> str | None:
+def _member_difference(got: object, expected: list | tuple, what: str) -> str | None:
     if not isinstance(got, (list, tuple)):
         return _wrong_kind(got, f"{kind_name(expected)} of {len(expected)}", what)
     if len(got) != len(expected):
         members = "member" if len(expected) == 1 else "members"
-        return f"{what} should have {len(expected)} {members}, not {len(got)}{_absent(got, expected)}"
+        return f"{what} should have {len(expected)} {members}, not {len(got)}{_missing_member(got, expected)}"
     found = (difference(g, e, f"member {i} of {what}") for i, (g, e) in enumerate(zip(got, expected)))
     return next(filter(None, found), None)
 
 
-def _entries(got: object, expected: dict, what: str) -> str | None:
+def _entry_difference(got: object, expected: dict, what: str) -> str | None:
     if not isinstance(got, dict):
         return f"{what} should be a dict, not {kind_name(got)}"
     if got.keys() != expected.keys():
@@ -188,13 +188,13 @@ def difference(
 ) -> str | None:
     """Why two results differ, in words; None if they do not."""
     if isinstance(expected, Tensor):
-        return _tensors(got, expected, what)
+        return _tensor_difference(got, expected, what)
     if isinstance(expected, Number) and not isinstance(expected, bool):
-        return _numbers(got, expected, what)
+        return _number_difference(got, expected, what)
     if isinstance(expected, (list, tuple)):
-        return _members(got, expected, what)
+        return _member_difference(got, expected, what)
     if isinstance(expected, dict):
-        return _entries(got, expected, what)
+        return _entry_difference(got, expected, what)
     if type(got) is not type(expected):
         return _wrong_kind(got, kind_name(expected), what)
     if callable(expected) or got == expected:
@@ -208,8 +208,8 @@ def difference(
 def first_difference(got: object, expected: object) -> tuple[str, object, object]:
     """Where two results of one form differ first, such as "[2][0, 1]", and both values there."""
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
-        if got.dim() and _form(got, expected, "") is None and got.device.type != "meta":
-            same = _equal(got.detach(), expected.detach())
+        if got.dim() and _form_difference(got, expected, "") is None and got.device.type != "meta":
+            same = _equal_values(got.detach(), expected.detach())
             place = tuple((~same).nonzero()[0].tolist()) if not bool(same.all()) else None
             return (str(list(place)), got[place], expected[place]) if place else ("", got, expected)
         return "", got, expected
@@ -225,16 +225,16 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
     return "", got, expected
 
 # %% ../../nbs/library/checking/90c_comparison.ipynb #cell-19
-def _close(one: Tensor, other: Tensor) -> bool:
-    return bool(_equal(one, other).all())
+def _all_equal(one: Tensor, other: Tensor) -> bool:
+    return bool(_equal_values(one, other).all())
 
 
 def _arrangement(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     "Are the right values only in another order? Kind and sentence."
     for dim in range(got.dim()):
-        if got.shape[dim] > 1 and _close(got.flip(dim), expected):
+        if got.shape[dim] > 1 and _all_equal(got.flip(dim), expected):
             return f"flip {dim}", f"the values are right, but dimension {dim} runs backwards"
-    if got.dim() > 1 and got.shape[-1] == got.shape[-2] and _close(got.mT, expected):
+    if got.dim() > 1 and got.shape[-1] == got.shape[-2] and _all_equal(got.mT, expected):
         return "transposed", "rows and columns are exchanged"
     return None
 
@@ -245,29 +245,29 @@ _FACTORS = {1 / math.log(2): "bits in place of nats", math.log(2): "nats in plac
             100.0: "percent in place of a share", 0.01: "a share in place of percent"}
 
 
-def _meaning(ratio: float) -> str:
+def _factor_meaning(ratio: float) -> str:
     "What a factor means, if it is a well-known one."
     told = next((told for known, told in _FACTORS.items() if math.isclose(ratio, known, rel_tol=1e-4)), "")
     return f": {told}?" if told else ""
 
 
-def _scale(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
+def _scale_or_shift(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     "Is every value the same number of times as large, or larger by the same number? Kind and sentence."
     ratio = ((got * expected).sum() / expected.square().sum()).item()
     apart, spread = (got - expected).flatten(), expected.flatten()
-    if ratio > 0 and abs(ratio - 1) > 1e-3 and _close(got, ratio * expected):
+    if ratio > 0 and abs(ratio - 1) > 1e-3 and _all_equal(got, ratio * expected):
         alone = f" {ratio:.3f}" if got.numel() == 1 else ""        # one number says nothing by itself
-        return f"factor{alone}", f"every value is {ratio:.4g} times what it should be{_meaning(ratio)}"
-    if got.numel() > 2 and not _close(spread, spread[:1].expand_as(spread)) and (
-            _close(expected + apart[0], got)):
+        return f"factor{alone}", f"every value is {ratio:.4g} times what it should be{_factor_meaning(ratio)}"
+    if got.numel() > 2 and not _all_equal(spread, spread[:1].expand_as(spread)) and (
+            _all_equal(expected + apart[0], got)):
         by = apart[0].item()
         return "shift", f"every value is {abs(by):.4g} too {'large' if by > 0 else 'small'}"
     return None
 
 
-def _related(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
+def _tensor_relation(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     "The relation of two tensors of one form."
-    if _close(got, expected):           # right, but an argument was changed
+    if _all_equal(got, expected):           # right, but an argument was changed
         return None
     if expected.dtype == torch.bool:
         exchanged = torch.equal(got, ~expected) and expected.numel() > 1
@@ -277,12 +277,12 @@ def _related(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
         return None
     if not got.any():
         return ("zero", "every value is 0") if got.numel() > 1 else None
-    if _close(got, -expected):
+    if _all_equal(got, -expected):
         return "sign", "the sign is wrong" + (", everywhere" if got.numel() > 1 else "")
-    return _arrangement(got, expected) or _scale(got, expected)
+    return _arrangement(got, expected) or _scale_or_shift(got, expected)
 
 
-def _exchanged(got: list | tuple, expected: list | tuple) -> tuple[str, str] | None:
+def _exchanged_members(got: list | tuple, expected: list | tuple) -> tuple[str, str] | None:
     "Are the members right, but in another order?"
     if 2 <= len(expected) <= 4 and len(got) == len(expected):
         for order in permutations(range(len(got))):
@@ -305,22 +305,22 @@ def relation(
             return None
         i, g, e = told[0]
         below = relation(g, e, f"{what}member {i} of the result: ") if isinstance(expected, tuple) else None
-        return _exchanged(got, expected) or (below and (f"{i} {below[0]}", below[1]))
+        return _exchanged_members(got, expected) or (below and (f"{i} {below[0]}", below[1]))
     if isinstance(expected, Number) and isinstance(got, Number) and not isinstance(expected, (bool, complex)):
         got, expected = torch.as_tensor(got), torch.as_tensor(expected)
     if not isinstance(got, Tensor) or not isinstance(expected, Tensor):
         return None
-    if got.is_sparse or got.is_complex() or got.device.type == "meta" or _form(got, expected, ""):
+    if got.is_sparse or got.is_complex() or got.device.type == "meta" or _form_difference(got, expected, ""):
         return None
-    found = _related(got.detach(), expected.detach())
+    found = _tensor_relation(got.detach(), expected.detach())
     return found and (found[0], what + found[1])
 
 # %% ../../nbs/library/checking/90c_comparison.ipynb #cell-21
 def altered(now: object, before: object) -> bool:
     """Is a value another one than before? Here nothing is rounded."""
     if isinstance(before, Tensor) and isinstance(now, Tensor):
-        if before.device.type == "meta" or _form(now, before, ""):
-            return _form(now, before, "") is not None
+        if before.device.type == "meta" or _form_difference(now, before, ""):
+            return _form_difference(now, before, "") is not None
         return not bool(((now == before) | ((now != now) & (before != before))).all())
     if isinstance(before, (list, tuple)) and type(now) is type(before):
         return len(now) != len(before) or any(map(altered, now, before))

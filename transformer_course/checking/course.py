@@ -27,11 +27,10 @@ from .diagnosis import diagnose
 from .editions import FIRST_PAGE, student_exercises, student_lessons
 from .exercise_notebooks import (Exercise, all_exercises, author_notebooks,
                                                             read_exercises, without_calls)
-from .own_process import cap_memory, cap_recursion, run_alone
+from .isolation import TooLong, cap_memory, cap_recursion, run_alone, safely
 from .progress_file import FOLDER_MARK, course_folder, note
 from .reports import Report
-from .safe_calls import TooLong, safely
-from .trials import code_of, said
+from .trials import code_of, error_line
 from ..files import write_atomically
 
 # %% ../../nbs/library/checking/90a_course.ipynb #cell-8
@@ -56,11 +55,11 @@ class Started:
         return "\n".join(lines)
 
 
-def _sha(content: bytes) -> str:
+def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _copied(folder: Path) -> dict[str, str]:
+def _files_as_copied(folder: Path) -> dict[str, str]:
     "The folder's files as they were when they were copied; nothing if the note of them is damaged."
     try:
         found = json.loads((folder / FOLDER_MARK).read_bytes())["files"]
@@ -81,7 +80,7 @@ def start(folder: str | Path) -> Started:
         raise ValueError(f"{folder} is not empty, and not a folder of this course: choose a new one")
     shipped = student_lessons() | {f"exercises/{name}": content
                                    for name, content in student_exercises().items()}
-    copied, done = _copied(folder), Started()
+    copied, done = _files_as_copied(folder), Started()
     for place in shipped:
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
     if not (folder / FOLDER_MARK).is_file():     # first of all: a start that was stopped can be started again
@@ -92,13 +91,13 @@ def start(folder: str | Path) -> Started:
             write_atomically(path, content)
             done.added.append(name)
         else:
-            here = _sha(path.read_bytes()) if path.is_file() else ""        # a pipe of that name is not read
-            kind = (done.same if here == _sha(content) else
+            here = _sha256(path.read_bytes()) if path.is_file() else ""      # a pipe of that name is not read
+            kind = (done.same if here == _sha256(content) else
                     done.older if here == copied.get(name) else done.yours)
             kind.append(name)
             if kind is not done.same:
                 continue
-        copied[name] = _sha(content)
+        copied[name] = _sha256(content)
     done.gone += [name for name in copied if name not in shipped and (folder / name).is_file()]
     note_of_files = {"version": metadata.version("transformer-course"), "files": copied}
     write_atomically(folder / FOLDER_MARK, (json.dumps(note_of_files, indent=1) + "\n").encode())
@@ -135,7 +134,7 @@ def lab_options(folder: str | Path) -> tuple[list[str], dict[str, str]]:
 CELL_SECONDS, NOTEBOOK_SECONDS = 30.0, 600.0
 
 
-def _runnable(cell: dict) -> str:
+def _runnable_source(cell: dict) -> str:
     "A code cell without calls of the checker and without the notebook's own commands."
     source = "".join(cell["source"])
     try:
@@ -147,7 +146,7 @@ def _runnable(cell: dict) -> str:
 
 def _run_cell(cell: dict, place: str, names: dict, seconds: float) -> None:
     "Run a cell's code under the name of its place, by which errors and `inspect` find its lines."
-    source = _runnable(cell)
+    source = _runnable_source(cell)
     linecache.cache[place] = len(source), None, source.splitlines(True), place
     code = compile(source, place, "exec")
     safely(lambda: exec(code, names), seconds)()
@@ -163,11 +162,11 @@ def run_cells(notebook: dict, seconds: float = CELL_SECONDS) -> tuple[dict, dict
         except TooLong:
             failed[place] = "".join(cell["source"]), f"its cell did not end within {seconds:g} seconds"
         except BaseException as error:
-            failed[place] = "".join(cell["source"]), f"its cell raised {said(error)}"
+            failed[place] = "".join(cell["source"]), f"its cell raised {error_line(error)}"
     return names, failed
 
 # %% ../../nbs/library/checking/90a_course.ipynb #cell-17
-def _about(exercise: Exercise, status: str, reason: str) -> Report:
+def _report_without_trial(exercise: Exercise, status: str, reason: str) -> Report:
     return Report(exercise.name, status, reason, exercise.number, exercise.lesson)
 
 
@@ -176,7 +175,7 @@ def _defines(source: str, name: str) -> bool:
     return bool(re.search(rf"\bdef {name}\(|\b{name} *=[^=]", source))
 
 
-def _opened(path: str | Path) -> tuple[dict, dict] | tuple[str, str]:
+def _names_and_failures(path: str | Path) -> tuple[dict, dict] | tuple[str, str]:
     "The names of a notebook and its failed cells; or a status and a reason, if it cannot be run."
     if not Path(path).is_file():                # a folder, a pipe, a device of that name is not opened either
         return "not attempted", "its notebook is not there"
@@ -186,27 +185,27 @@ def _opened(path: str | Path) -> tuple[dict, dict] | tuple[str, str]:
         return "error", f"{Path(path).name} is damaged: it is not a notebook"
 
 
-def _report(exercise: Exercise, names: dict | str, failed: dict | str) -> Report:
+def _report_of_one(exercise: Exercise, names: dict | str, failed: dict | str) -> Report:
     "The report of one exercise; names and failed cells are a status and a reason if nothing could be run."
     if isinstance(names, str):
-        return _about(exercise, names, failed)
+        return _report_without_trial(exercise, names, failed)
     answer = names.get(exercise.name)
     made_in = getattr(code_of(answer), "co_filename", None)
     reason = next((why for place, (source, why) in failed.items()        # a test below the function may fail
                    if _defines(source, exercise.name) and place != made_in), None)
     if reason or not callable(answer):
-        return _about(exercise, "error" if reason else "not attempted",
+        return _report_without_trial(exercise, "error" if reason else "not attempted",
                       reason or f"no function {exercise.name} in its notebook")
     try:
         return diagnose(answer, exercise)
     except BaseException as problem:
-        return _about(exercise, "error", f"it could not be checked: {said(problem)}")
+        return _report_without_trial(exercise, "error", f"it could not be checked: {error_line(problem)}")
 
 
 def check_notebook(path: str | Path, exercises: Sequence[Exercise]) -> list[Report]:
     """Reports of the exercises that a notebook should hold."""
-    opened = _opened(path)
-    return [_report(exercise, *opened) for exercise in exercises]
+    opened = _names_and_failures(path)
+    return [_report_of_one(exercise, *opened) for exercise in exercises]
 
 # %% ../../nbs/library/checking/90a_course.ipynb #cell-19
 def write_reports(path: str, names: str, out: str) -> None:
@@ -216,10 +215,10 @@ def write_reports(path: str, names: str, out: str) -> None:
     cap_memory()
     cap_recursion()
     with open(out, "w", encoding="utf-8") as file:
-        opened = _opened(path)
+        opened = _names_and_failures(path)
         print("null", file=file, flush=True)
         for name in names.split(","):
-            print(json.dumps(asdict(_report(known[name], *opened))), file=file, flush=True)
+            print(json.dumps(asdict(_report_of_one(known[name], *opened))), file=file, flush=True)
     os._exit(0)                                  # whatever is still running, or registered for the end
 
 
@@ -233,7 +232,7 @@ def _read_reports(out: Path) -> list[Report] | None:
                       "running": False}) for row in rows]                         # the process has ended
 
 
-def _in_process(path: Path, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
+def _check_in_process(path: Path, exercises: Sequence[Exercise], seconds: float) -> list[Report]:
     "`check_notebook` in processes of its own: whatever a notebook does, the others are still checked."
     program = ("import sys; from transformer_course.checking.course import write_reports; "
                "write_reports(*sys.argv[1:])")
@@ -247,8 +246,10 @@ def _in_process(path: Path, exercises: Sequence[Exercise], seconds: float) -> li
         left, found = left[len(reports or []):], found + (reports or [])
         if not in_time or reports is None:
             problem = "ended Python" if in_time else f"did not end within {seconds:g} seconds"
-            return found + [_about(exercise, "error", f"its notebook {problem}") for exercise in left]
-        found += [_about(exercise, "error", "a call of this function ended Python") for exercise in left[:1]]
+            reason = f"its notebook {problem}"
+            return found + [_report_without_trial(exercise, "error", reason) for exercise in left]
+        found += [_report_without_trial(exercise, "error", "a call of this function ended Python")
+                  for exercise in left[:1]]
     return found
 
 # %% ../../nbs/library/checking/90a_course.ipynb #cell-20
@@ -269,7 +270,7 @@ def check_folder(
     for lesson, notebook in tqdm(author_notebooks().items(), "notebooks", disable=not progress, leave=False):
         path = found / "exercises" / f"{lesson}_exercises.ipynb"
         exercises = read_exercises(notebook, lesson)
-        reports += (_in_process(path, exercises, seconds) if path.is_file() else
+        reports += (_check_in_process(path, exercises, seconds) if path.is_file() else
                     check_notebook(path, exercises))
     note(reports, found)
     return reports
@@ -294,7 +295,7 @@ def check_file(
         raise ValueError(f"{path.name} holds no exercise of this course: "
                          "give a notebook of exercises, or a folder that was started")
     lesson = lessons.most_common(1)[0][0]
-    reports = _in_process(path, [e for e in exercises if e.lesson == lesson], seconds)
+    reports = _check_in_process(path, [e for e in exercises if e.lesson == lesson], seconds)
     note(reports, path.parent)
     return reports
 

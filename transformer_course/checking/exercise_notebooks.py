@@ -94,7 +94,7 @@ def _function_of(source: str) -> str:
     return names[-1]
 
 # %% ../../nbs/library/checking/90b_exercise_notebooks.ipynb #cell-11
-def _heading(text: str, lesson: str) -> tuple[str, str, str, int, str, str] | None:
+def _read_heading(text: str, lesson: str) -> tuple[str, str, str, int, str, str] | None:
     "Number, title, kind, minutes, difficulty and section of an exercise; None for any other text."
     head = HEADING.match(text)
     if head is None:
@@ -117,7 +117,7 @@ def read_exercises(notebook: dict, lesson: str) -> list[Exercise]:
     for cell in notebook["cells"]:
         text, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
         if cell["cell_type"] == "markdown":
-            heading = _heading(text, lesson) or heading
+            heading = _read_heading(text, lesson) or heading
         elif "exercise" in tags:
             source = text
         elif "checks" in tags:

@@ -15,9 +15,9 @@ from pathlib import Path
 from . import progress_file
 from .comparison import Shown, kind_name
 from .diagnosis import diagnose
+from .editions import with_next_step
 from .exercise_notebooks import (BEGIN, END, Exercise, all_exercises,
                                                             gradient_flows, prepared)
-from .next_steps import with_next_step
 from .progress_file import note
 from .reports import Progress, Report
 
@@ -84,7 +84,7 @@ def check(answer: Callable | None = None) -> Report:
     return with_next_step(report, exercise)
 
 # %% ../../nbs/library/checking/90_checking.ipynb #cell-8
-def _in_words(ask: Callable) -> Callable:
+def _errors_in_words(ask: Callable) -> Callable:
     "The function; if it raises an error, it returns what that says."
     @wraps(ask)
     def told(*arguments, **options):
@@ -95,7 +95,7 @@ def _in_words(ask: Callable) -> Callable:
     return told
 
 
-def _asked(which: object) -> Exercise:
+def _exercise_meant(which: object) -> Exercise:
     "The exercise that is meant: the one named, or the last one checked."
     if which is not None:
         return find(which)
@@ -104,22 +104,22 @@ def _asked(which: object) -> Exercise:
     return find(_last[0])
 
 
-@_in_words
+@_errors_in_words
 def hint(n: object = 1, which: object = None) -> Shown:
     """The first n hints of the exercise that was checked last, or of the one named."""
     if not isinstance(n, int):                       # hint(attention) and hint("20.1") do as well
         n, which = (which if isinstance(which, int) else 1), n
-    exercise = _asked(which)
+    exercise = _exercise_meant(which)
     hints = prepared(exercise).hints
     shown_hints = [f"{i}. {text}" for i, text in enumerate(hints[:max(n, 1)], start=1)]
     rest = len(hints) - len(shown_hints)
     return Shown("\n".join(shown_hints + ([f"({rest} more)"] if rest else [])))
 
 
-@_in_words
+@_errors_in_words
 def solution(which: object = None, lines: int = 1) -> Shown:
     """The solution of the exercise checked last, or of the one named: some more lines at each call."""
-    exercise = _asked(which)
+    exercise = _exercise_meant(which)
     written = exercise.source.split("\n")
     source = [line for line in written if line.strip() not in (BEGIN, END)]
     first = next(i for i, line in enumerate(written) if line.strip() == BEGIN)
@@ -130,7 +130,7 @@ def solution(which: object = None, lines: int = 1) -> Shown:
     return Shown("\n".join(source[:visible] + more))
 
 
-@_in_words
+@_errors_in_words
 def progress(folder: str | Path | None = None) -> Progress | Shown:
     """The progress in a course's folder (default: the current one)."""
     return progress_file.progress(folder)

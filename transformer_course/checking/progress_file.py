@@ -36,7 +36,7 @@ def course_folder(here: str | Path | None = None) -> Path | None:
     return next((folder for folder in (place, *above) if (folder / FOLDER_MARK).is_file()), None)
 
 
-def _entry(noted: dict) -> dict:
+def _checked_entry(noted: dict) -> dict:
     "The note of one exercise, after checking it."
     last = noted.get("last", noted["status"])
     if not {noted["status"], last} <= MARKS.keys():
@@ -55,7 +55,7 @@ def read_progress(folder: str | Path) -> dict[str, dict]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["exercises"]
-        return {str(name): _entry(noted) for name, noted in found.items()}
+        return {str(name): _checked_entry(noted) for name, noted in found.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         again = f'`transformer-course progress "{path.parent}"` rebuilds it'
         raise ValueError(f"{path} is damaged: {again}") from None
@@ -66,7 +66,7 @@ LOCK, PATIENCE = ".progress.lock", 20.0      # seconds that one process waits fo
 
 
 @contextmanager
-def _alone(folder: Path):
+def _locked(folder: Path):
     "Inside the block nobody else notes anything in the folder. Raises OSError if others do not let go."
     until = time.monotonic() + PATIENCE
     with _writing, ExitStack() as held:
@@ -86,14 +86,14 @@ def note(reports: Sequence[Report], folder: str | Path | None = None) -> None:
     folder = course_folder(folder)
     if folder is not None:
         try:
-            with _alone(folder):
-                _add(reports, folder)
+            with _locked(folder):
+                _add_reports(reports, folder)
         except OSError as problem:       # a folder for reading only, a full disk: the answer matters more
             print(f"the result could not be noted: {problem.filename or folder}: {problem.strerror}",
                   file=sys.stderr)
 
 
-def _add(reports: Sequence[Report], folder: Path) -> None:
+def _add_reports(reports: Sequence[Report], folder: Path) -> None:
     "Read the progress, add to it, write it."
     path = folder / PROGRESS
     try:

@@ -34,7 +34,6 @@ class Report:
     expected: str = ""
     got: str = ""
     hints: int = 0            # how many there are
-    where: str = ""           # the one place that has to change, and what is wrong there
     running: bool = False     # a call could not be stopped
     printed: str = ""         # what the function printed in this call
     good_for: str = ""        # after a pass: what that was good for
@@ -50,7 +49,6 @@ class Report:
             lines += [f"    {name} = {value}" for name, value in self.given]
         lines += [f"  expected {self.expected}"] if self.expected else []
         lines += [f"  got      {self.got}"] if self.got else []
-        lines += [f"  look here: {self.where}. The rest is right."] if self.where else []
         if self.hints and self.status in ("wrong", "error"):
             lines.append(f"  hint(1) gives a first hint ({self.hints} in all); "
                          "solution() unfolds the solution")
@@ -77,7 +75,7 @@ class Report:
                 f'<b style="{badge(self.status)}">{head}</b>{below}</div>')
 
 # %% ../../nbs/library/checking/90e_reports.ipynb #cell-11
-def _passed(statuses) -> int:
+def _count_passed(statuses) -> int:
     return sum(status == "passed" for status in statuses)
 
 
@@ -103,15 +101,15 @@ class Progress:
     def summary(self) -> list[str]:
         "What comes next, and how much is done."
         statuses = [list(entries.values()) for entries in self.states.values()]
-        whole = sum(_passed(own) == len(own) for own in statuses)
+        whole = sum(_count_passed(own) == len(own) for own in statuses)
         first = self.next_exercise()
         return [*([f"next: {self.titles[first]}"] if first else []),
-                f"{sum(map(_passed, statuses))} of {sum(map(len, statuses))} exercises, "
+                f"{sum(map(_count_passed, statuses))} of {sum(map(len, statuses))} exercises, "
                 f"{whole} of {len(statuses)} lessons done"]
 
     def __repr__(self) -> str:
         marks = {lesson: " ".join(map(MARKS.get, own.values())) for lesson, own in self.states.items()}
-        rows = [f"{lesson:24} {_passed(own.values())} of {len(own)}  {marks[lesson]}"
+        rows = [f"{lesson:24} {_count_passed(own.values())} of {len(own)}  {marks[lesson]}"
                 for lesson, own in self.states.items()]
         return "\n".join([*rows, *self.summary()])
 

@@ -25,9 +25,9 @@ from .lm_presets import LANGUAGE_MODELS, TEXT_PRESETS
 from .presets import MODELS, PRESETS, build, known
 from ..protocols import BatchSource
 from ..records import hardware
-from ..training.loop import Settings, Trainer, accelerator_for, fit
 from ..training.pacing import Budget
 from ..training.schedules import linear_decay
+from ..training.trainer import Settings, Trainer, accelerator_for, fit
 
 # %% ../../nbs/library/pipelines/25e_runs.ipynb #cell-6
 @dataclass(frozen=True)
