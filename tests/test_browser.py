@@ -203,7 +203,7 @@ def test_lab_opens_on_a_first_page_of_one_screen(address, page):
     """Below JupyterLab's menus, beside a list in reading order, and without Jupyter's news; the settings stay the learner's."""
     assert page.url.endswith("/lab/tree/00_index.ipynb") and page.locator(".Toastify__toast").count() == 0
     names = page.locator(".jp-DirListing-itemName").all_inner_texts()
-    assert names[:6] == ["appendix", "exercises", "00_index.ipynb", "00_map.ipynb", "00_warm_up.ipynb", "01_text.ipynb"]
+    assert names[:6] == ["exercises", "library", "00_index.ipynb", "00_map.ipynb", "00_warm_up.ipynb", "01_text.ipynb"]
     lessons = [name for name in names if name[0].isdigit()]
     assert lessons == sorted(lessons) and not [name for name in lessons if name.startswith("9")]
     assert page.locator(".jp-DirListing-headerItem.jp-id-modified").filter(visible=True).count() == 0     # names have its room

@@ -41,7 +41,7 @@ def test_a_learners_lesson_runs_as_the_repositorys_does(tmp_path):
     """Without directives of the build, with its seeds folded, and with a link to exercises that exist and lead back."""
     folder = tmp_path / "learning"
     course.start(folder)
-    for path in (*folder.glob("*.ipynb"), *folder.glob("appendix/*.ipynb")):
+    for path in (*folder.glob("*.ipynb"), *folder.glob("library/**/*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         nbformat.validate(notebook)
         for cell in notebook["cells"]:
@@ -52,9 +52,9 @@ def test_a_learners_lesson_runs_as_the_repositorys_does(tmp_path):
             if text.startswith("[Exercises]("):
                 there = path.parent / text.partition("(")[2].partition(")")[0]
                 back = json.loads(there.read_text(encoding="utf-8"))["cells"][1]["source"]
-                assert "".join(back) == f"[Back to the lesson](../{path.name})"
+                assert "".join(back) == f"[Back to the lesson](../{path.relative_to(folder).as_posix()})"
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "--nbval-lax", "--nbval-current-env", "-p", "no:cacheprovider",
-                           "--rootdir", str(folder), *(str(folder / name) for name in ("00_index.ipynb", "00_map.ipynb", "00_warm_up.ipynb", "07_protocols.ipynb"))],
+                           "--rootdir", str(folder), *(str(folder / name) for name in ("00_index.ipynb", "00_map.ipynb", "00_warm_up.ipynb", "library/hall/07_protocols.ipynb"))],
                           capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stdout[-3000:]
 
@@ -74,9 +74,8 @@ def test_a_learners_folder_is_a_path_and_every_link_leads_on(tmp_path):
     top = sorted(place for place in places if "/" not in place)
     assert top[:3] == ["00_index.ipynb", "00_map.ipynb", "00_warm_up.ipynb"] and links["00_index.ipynb"]["lesson 00"] == top[2]
     assert [links[place]["Next lesson"] for place in top[2:-1]] == top[3:], "one after another"
-    assert all(links[place]["First page"] == "00_index.ipynb" for place in places if place.startswith(("appendix/", *top[1:])))
-    told = {place for place in places if place.startswith("appendix/")}
-    assert {"appendix/90_checking.ipynb", "appendix/90a_course.ipynb", "appendix/91_cli.ipynb"} <= told
+    assert all(links[place]["First page"] == "00_index.ipynb" for place in places if place.startswith(("library/", *top[1:])))
+    assert {"library/checking/90a_course.ipynb", "library/cli/91_cli.ipynb", "library/data/hindi/02e_hindi_forms.ipynb"} <= places
 
 
 def test_the_first_page_fits_a_screen():

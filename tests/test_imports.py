@@ -6,17 +6,12 @@ import sys
 
 import notebooks
 import pytest
+from module_map import ROOMS, room            # the one ordered list of rooms
 
 PACKAGE = "transformer_course"
-ROOMS = ("hall", "data", "drawing", "search", "training", "checking", "models", "published", "pipelines", "cli")
 DEVELOPMENT = ("nbdev", "fastcore", "execnb", "IPython", "ipykernel", "jupyter", "jupyterlab", "notebook", "nbformat",
                "nbclient", "ipywidgets", "transformers", "pytest", "hypothesis")
 MODULES = notebooks.modules()                   # dotted names below the package, such as "data.hindi.forms"
-
-
-def room(module):
-    """The room of a module; those of the hall stand in no folder."""
-    return module.partition(".")[0] if "." in module else "hall"
 
 
 def source(module):
@@ -50,13 +45,14 @@ def siblings(module):
     return {name.removeprefix(PACKAGE + ".") for name in found} & set(MODULES) - {module}
 
 
-def allowed(module, other, order=ROOMS):
+def allowed(module, other):
     """Whether `module` may import `other`: one of its own room, or of a room that comes earlier in the list."""
+    order = list(ROOMS)
     return order.index(room(other)) <= order.index(room(module))
 
 
 def read(module):
-    return (notebooks.LIB / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    return notebooks.module_path(module).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -88,8 +84,7 @@ def test_every_module_has_a_notebook_in_its_room():
     """A lesson may write a module of any room; every other notebook lies in the folder of its module's room."""
     for module in MODULES:
         folder = source(module).parent.relative_to(notebooks.NBS)
-        rooms = module.rpartition(".")[0].replace(".", "/") or "hall"
-        assert folder.as_posix() in ("lessons", f"library/{rooms}"), module
+        assert folder.as_posix() in ("lessons", f"library/{room(module)}"), module
 
 
 def test_package_imports_without_development_tools():

@@ -117,11 +117,15 @@ def export(names=()):
 
 
 def stale_modules():
-    """Modules that were exported from a notebook that is no longer there."""
-    def source(module):
-        lines = module.read_text(encoding="utf-8").splitlines()
-        return next((line[len(GENERATED):].rstrip(".") for line in lines if line.startswith(GENERATED)), None)
-    return [m for m in sorted(LIB.rglob("*.py")) if source(m) and not (m.parent / source(m)).exists()]
+    """Modules that were exported, and that no notebook names any more."""
+    named = {m[1] for path in notebooks() for m in re.finditer(r'#\| ?default_exp ([\w.]+)', path.read_text(encoding="utf-8"))}
+    made = [m for m in modules() if GENERATED in module_path(m).read_text(encoding="utf-8")]
+    return [module_path(m) for m in made if m not in named]
+
+
+def module_path(name):
+    """Where a module of this dotted name lies."""
+    return LIB / f"{name.replace('.', '/')}.py"
 
 
 def texts(output):
