@@ -31,9 +31,9 @@ from transformer_course.data.corpora import load
 from transformer_course.data.hindi.grammar import Clause, NounPhrase, noun_phrase, realise
 from transformer_course.data.hindi.lexicon import LIVING, NOUNS, VERBS
 from transformer_course.data.hindi.parts import pick, sayable, some_adjective, some_clause, some_noun
+from transformer_course.data.story_tasks import TextTask, story_split, story_tasks
 from transformer_course.data.text import EOS, PAD, Tokenizer
-from transformer_course.models.t5 import (SpanBatches, TextTask, sentinel_ids, sentinel_tokens, story_split,
-                                          story_tasks, t5)
+from transformer_course.models.t5 import SpanBatches, sentinel_ids, sentinel_tokens, t5
 from transformer_course.pipelines.decoding import SearchOptions, translate
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.training.schedules import linear_decay

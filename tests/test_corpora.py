@@ -11,8 +11,9 @@ import zipfile
 import pytest
 from hypothesis import given, strategies as st
 
-from transformer_course.data import corpora
-from transformer_course.data.corpora import DataError, Pair
+from transformer_course.data import availability, catalogue, corpora, downloads
+from transformer_course.data.corpora import Pair
+from transformer_course.data.downloads import DataError
 
 REAL = os.environ.get("TRANSFORMER_COURSE_DATA")
 real = pytest.mark.skipif(not REAL, reason="real data: set TRANSFORMER_COURSE_DATA to a folder that holds it")
@@ -54,7 +55,7 @@ def shelf(request, nowhere, monkeypatch):
 def put(monkeypatch, root, path, content, url="http://localhost:9/nothing"):
     """Write a file and pin its digest."""
     (root / path).write_bytes(content)
-    monkeypatch.setitem(corpora.FILES, path, corpora.Remote(path, url, hashlib.sha256(content).hexdigest()))
+    monkeypatch.setitem(downloads.FILES, path, downloads.Remote(path, url, hashlib.sha256(content).hexdigest()))
 
 
 def complaint(action, *args, error=DataError, **kwargs):
@@ -88,7 +89,7 @@ def test_listing_and_asking_read_nothing(nowhere):
     corpus = corpora.load("multi30k", "en-de")
     assert "test_2018_flickr" in corpus.splits and "multi30k en-de" in repr(corpus) and corpus.summary()
     assert list(corpora.load("multi30k", "cs-en").splits) == ["train", "valid", "test_2016_flickr", "test_2018_flickr"]
-    assert len(corpora.CATALOGUE["multi30k"].pairs) == 12
+    assert len(catalogue.CATALOGUE["multi30k"].pairs) == 12
 
 
 # damage, in the folder and in the cache
@@ -103,7 +104,7 @@ def test_damaged_files_are_named_with_both_digests_and_kept(shelf, damage):
     assert str(place) in said and wanted in said and hashlib.sha256(bad).hexdigest() in said and "move it away" in said
     assert place.read_bytes() == bad
     assert len(corpora.load("multi30k", "en-de")["valid"]) == 3           # the others are still good
-    assert corpora.verify("multi30k")["multi30k/train.de.gz"] == said
+    assert availability.verify("multi30k")["multi30k/train.de.gz"] == said
 
 
 def test_a_file_that_is_a_folder(shelf):
@@ -132,14 +133,14 @@ def test_an_empty_line(shelf, monkeypatch):
 
 def test_not_gzip_although_it_says_so(tmp_path):
     (tmp_path / "x.gz").write_bytes(b"plain text")
-    assert "x.gz" in complaint(corpora.read_text, tmp_path / "x.gz")
+    assert "x.gz" in complaint(downloads.read_text, tmp_path / "x.gz")
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"some text")[:-9] + b"\xff" * 9)
-    assert "x.gz" in complaint(corpora.read_text, tmp_path / "x.gz")
+    assert "x.gz" in complaint(downloads.read_text, tmp_path / "x.gz")
 
 
 def test_a_byte_order_mark_is_no_letter(tmp_path):
     (tmp_path / "x").write_bytes("\ufeffdog\r\ncat".encode())
-    assert corpora.read_lines(tmp_path / "x") == ["dog", "cat"]
+    assert downloads.read_lines(tmp_path / "x") == ["dog", "cat"]
 
 
 def test_a_damaged_archive(nowhere, monkeypatch):
@@ -180,16 +181,16 @@ def test_speeches_are_cut_in_order(nowhere, monkeypatch):
 def test_no_network_is_one_line_that_says_what_to_do(nowhere):
     for name, split in (("multi30k", "train"), ("tinyshakespeare", "train"), ("sentence-polarity", "valid")):
         said = complaint(corpora.load(name).__getitem__, split)
-        assert "TRANSFORMER_COURSE_DATA" in said and corpora.CATALOGUE[name].files[0].split("/")[0] in said
+        assert "TRANSFORMER_COURSE_DATA" in said and catalogue.CATALOGUE[name].files[0].split("/")[0] in said
     assert not [p for p in nowhere.rglob("*") if p.is_file()]
-    assert "could not be fetched" in complaint(corpora.fetch, "multi30k")
-    assert {a.where for a in corpora.available()} == {"shipped", "to be downloaded"}
-    assert set(corpora.verify("multi30k").values()) == {"not here"}
+    assert "could not be fetched" in complaint(availability.fetch, "multi30k")
+    assert {a.where for a in availability.available()} == {"shipped", "to be downloaded"}
+    assert set(availability.verify("multi30k").values()) == {"not here"}
 
 
 def test_what_is_shipped_needs_no_network(nowhere):
     for name in ("micro-reviews", "micro-text", "paradigms"):
-        assert len(corpora.load(name)["train"]) > 0 and corpora.fetch(name) == []
+        assert len(corpora.load(name)["train"]) > 0 and availability.fetch(name) == []
 
 
 def test_a_data_folder_that_is_none(nowhere, monkeypatch):
@@ -224,7 +225,7 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_COURSE_CACHE", str(tmp_path / "cache"))
     good = "\n\n".join("ABCDEFGHIJ" * 3).encode()
     path = "tinyshakespeare/input.txt"
-    monkeypatch.setitem(corpora.FILES, path, corpora.Remote(
+    monkeypatch.setitem(downloads.FILES, path, downloads.Remote(
         path, f"http://127.0.0.1:{web.server_port}/input.txt", hashlib.sha256(good).hexdigest()))
     yield answer, good
     web.shutdown()
@@ -237,10 +238,10 @@ def test_a_good_download_is_cached(server, tmp_path):
     assert len(corpora.load("tinyshakespeare")["train"]) == 27
     answer["now"] = (500, 0, b"")
     assert len(corpora.load("tinyshakespeare")["test"]) == 2                  # read from the cache
-    (place,) = corpora.fetch("tinyshakespeare")
+    (place,) = availability.fetch("tinyshakespeare")
     assert place.read_bytes() == good and tmp_path in place.parents
-    assert {a.where for a in corpora.available() if a.name == "tinyshakespeare"} == {"cached"}
-    assert corpora.verify("tinyshakespeare") == {"tinyshakespeare/input.txt": "ok"}
+    assert {a.where for a in availability.available() if a.name == "tinyshakespeare"} == {"cached"}
+    assert availability.verify("tinyshakespeare") == {"tinyshakespeare/input.txt": "ok"}
 
 
 @pytest.mark.parametrize("spoil", [lambda g: (200, len(g), g[:-1] + b"?"), lambda g: (200, len(g), g[:10]),
@@ -273,8 +274,8 @@ def test_unknown_splits(shelf):
     said = complaint(corpus.__getitem__, "test_2017_flickr", error=ValueError)
     assert "'test_2017_flickr'" in said and "train, valid, test_2016_flickr, test_2018_flickr" in said
     assert "not 'pairs'" in complaint(corpora.load("micro-reviews").reversed, error=ValueError)
-    assert "'nothing'" in complaint(corpora.fetch, "nothing", error=ValueError)
-    assert "'nothing'" in complaint(corpora.verify, "nothing", error=ValueError)
+    assert "'nothing'" in complaint(availability.fetch, "nothing", error=ValueError)
+    assert "'nothing'" in complaint(availability.verify, "nothing", error=ValueError)
 
 
 # what holds for any pair
@@ -291,10 +292,10 @@ def test_turning_a_pair_twice_changes_nothing(source, target, links):
 def test_lines_survive_a_file(tmp_path_factory, lines):
     place = tmp_path_factory.mktemp("lines") / "x.gz"
     place.write_bytes(packed(lines))
-    assert corpora.read_lines(place) == lines
+    assert downloads.read_lines(place) == lines
 
 
-@pytest.mark.parametrize("pair", corpora.CATALOGUE["paradigms"].pairs)
+@pytest.mark.parametrize("pair", catalogue.CATALOGUE["paradigms"].pairs)
 def test_paradigms_in_every_direction(pair):
     source, target = pair.split("-")
     corpus = corpora.load("paradigms", pair)
@@ -303,12 +304,12 @@ def test_paradigms_in_every_direction(pair):
 
 
 def test_shipped_data_is_what_it_was():
-    assert all(state == "ok" for name in corpora.SHIPPED for state in corpora.verify(name).values())
+    assert all(state == "ok" for name in availability.SHIPPED for state in availability.verify(name).values())
 
 
 def test_the_digest_sees_texts_labels_and_links():
     def digest(*items, kind="pairs"):
-        return corpora.content_digest(corpora.Corpus("x", kind, {"train": list(items)}, "", "", "en", "hi"))
+        return availability.content_digest(corpora.Corpus("x", kind, {"train": list(items)}, "", "", "en", "hi"))
     pair = Pair("a b", "c", frozenset({(0, 0)}))
     others = [Pair("a b", "c", frozenset({(1, 0)})), Pair("a b", "d", pair.links), Pair("b a", "c", pair.links)]
     assert len({digest(p) for p in [pair] + others}) == 4 and digest(pair) == digest(pair)
@@ -320,7 +321,7 @@ def test_the_digest_sees_texts_labels_and_links():
 # real data
 
 @real
-@pytest.mark.parametrize("pair", corpora.CATALOGUE["multi30k"].pairs)
+@pytest.mark.parametrize("pair", catalogue.CATALOGUE["multi30k"].pairs)
 def test_multi30k(pair):
     corpus = corpora.load("multi30k", pair)
     assert [len(corpus[s]) for s in ("train", "valid", "test_2016_flickr")] == [29000, 1014, 1000]
@@ -337,7 +338,7 @@ def test_multi30k_means_what_it_should():
 def test_tinyshakespeare():
     corpus = corpora.load("tinyshakespeare")
     whole = "\n\n".join(speech.text for split in corpus.splits for speech in corpus[split]) + "\n"
-    assert whole == corpora.read_text(corpora.locate("tinyshakespeare/input.txt"))
+    assert whole == downloads.read_text(downloads.locate("tinyshakespeare/input.txt"))
     assert len(corpus["train"]) > 17 * len(corpus["test"]) > 0
 
 
@@ -352,9 +353,9 @@ def test_sentence_polarity():
 
 @real
 def test_the_real_files_are_sound():
-    states = {path: state for name in corpora.CATALOGUE for path, state in corpora.verify(name).items()}
+    states = {path: state for name in catalogue.CATALOGUE for path, state in availability.verify(name).items()}
     assert all(state in ("ok", "not here") for state in states.values()), states
-    assert all(states[path] == "ok" for name in corpora.CATALOGUE for path in corpora.CATALOGUE[name].files)
+    assert all(states[path] == "ok" for name in catalogue.CATALOGUE for path in catalogue.CATALOGUE[name].files)
 
 
 def test_splits_are_read_once_and_only_when_asked_for():

@@ -9,11 +9,14 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from transformer_course.drawing import diagrams, parts as drawings, plots
+from transformer_course.drawing import (attention as diagrams_attention, parts as drawings, plots,
+                                        recurrent as diagrams_recurrent, transformer as diagrams_transformer)
 from transformer_course.drawing.legibility import problems
 from transformer_course.drawing.parts import (ROLES, SMALLEST, Drawing, arrow, box, cells, dot, frame, label,
                                               sheet, spread, tint)
 
+DIAGRAMS = {name: getattr(module, name) for module in (diagrams_recurrent, diagrams_attention, diagrams_transformer)
+            for name in module.__all__ if name.islower()}
 SVG = "{http://www.w3.org/2000/svg}"
 OTHER = {       # arguments that differ from the defaults, and words that must then be seen
     "unrolled_rnn": ({"words": ("I", "see", "a", "dog"), "outputs": (None, "a", "dog", "EOS")}, "I see a dog EOS"),
@@ -38,20 +41,20 @@ OTHER = {       # arguments that differ from the defaults, and words that must t
 }
 
 
-@pytest.fixture(params=[(name, other) for name in diagrams.__all__ for other in (False, True)], ids=str)
+@pytest.fixture(params=[(name, other) for name in DIAGRAMS for other in (False, True)], ids=str)
 def made(request):
     """A drawing, made twice, and the words that must be seen in it."""
     name, other = request.param
-    make, options = getattr(diagrams, name), OTHER[name][0] if other else {}
+    make, options = DIAGRAMS[name], OTHER[name][0] if other else {}
     given = [v for p in inspect.signature(make).parameters.values() if isinstance(p.default, tuple) for v in p.default]
     words = OTHER[name][1].split() if other else [word for word in given if isinstance(word, str)]
     return make(**options), make(**options), words
 
 
 def test_every_drawing_is_tried():
-    assert set(OTHER) == set(diagrams.__all__) and len(diagrams.__all__) == 17
-    for name in diagrams.__all__:
-        assert inspect.getdoc(getattr(diagrams, name)).endswith((".", ")"))
+    assert set(OTHER) == set(DIAGRAMS) and len(DIAGRAMS) == 17
+    for name in DIAGRAMS:
+        assert inspect.getdoc(DIAGRAMS[name]).endswith((".", ")"))
 
 
 def test_drawing(made):
@@ -69,12 +72,13 @@ def test_drawing(made):
 
 
 def test_bytes_do_not_depend_on_settings():
-    before, png = diagrams.lstm_cell()._repr_svg_(), diagrams.lstm_cell()._repr_png_()
+    lstm_cell = diagrams_recurrent.lstm_cell
+    before, png = lstm_cell()._repr_svg_(), lstm_cell()._repr_png_()
     with mpl.rc_context():
         plots.use_style()
-        assert diagrams.lstm_cell()._repr_svg_() == before and diagrams.lstm_cell()._repr_png_() == png
+        assert (lstm_cell()._repr_svg_(), lstm_cell()._repr_png_()) == (before, png)
     with mpl.style.context("dark_background"), mpl.rc_context({"font.size": 5, "lines.linewidth": 7}):
-        assert diagrams.lstm_cell()._repr_svg_() == before and diagrams.lstm_cell()._repr_png_() == png
+        assert (lstm_cell()._repr_svg_(), lstm_cell()._repr_png_()) == (before, png)
 
 
 @pytest.mark.filterwarnings("error")
@@ -82,22 +86,22 @@ def test_pixels_after_svg_give_no_warning_under_the_course_style():
     """Saving restores a figure's layout from the settings: a constrained one would warn at the next picture."""
     with mpl.rc_context():
         plots.use_style()
-        drawing = diagrams.lstm_cell()
+        drawing = diagrams_recurrent.lstm_cell()
         assert drawing._repr_svg_() and drawing._repr_png_() and drawing.figure.get_layout_engine() is None
 
 
 def test_background_is_white_and_opaque(tmp_path):
-    (tmp_path / "cell.png").write_bytes(diagrams.gru_cell()._repr_png_())
+    (tmp_path / "cell.png").write_bytes(diagrams_recurrent.gru_cell()._repr_png_())
     pixels = mpl.image.imread(tmp_path / "cell.png")
     assert pixels.shape[:2] == (380, 800) and (pixels[..., 3:] == 1).all()
     assert (pixels[[0, 0, -1, -1], [0, -1, 0, -1]] == 1).all()
-    first = ElementTree.fromstring(diagrams.gru_cell()._repr_svg_()).find(f".//{SVG}path[@style]")
+    first = ElementTree.fromstring(diagrams_recurrent.gru_cell()._repr_svg_()).find(f".//{SVG}path[@style]")
     assert "fill: #ffffff" in first.get("style")
 
 
 def test_shorter_svg_draws_the_same():
     """Sizes stay as matplotlib wrote them; places move by less than a hundredth of a point."""
-    d = diagrams.beam_tree()
+    d = diagrams_recurrent.beam_tree()
     file = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "drawings", "svg.fonttype": "path"}):
         d.figure.savefig(file, format="svg")
@@ -118,7 +122,7 @@ def test_repr_has_no_address():
 def test_beam_keeps_what_search_keeps():
     """The boxes that are not grey are the prefixes of a beam search by hand."""
     table = {(): {"a": -1.0, "b": -1.5, "c": -0.5}, ("a",): {"d": -0.1, "e": -3.0}, ("c",): {"d": -2.0, "e": -1.0}}
-    d = diagrams.beam_tree(table, beam=2)
+    d = diagrams_recurrent.beam_tree(table, beam=2)
     texts = [text.split("\n") for text in d.words if "−" in text]
     assert texts == [["a", "−1.0"], ["b", "−1.5"], ["c", "−0.5"], ["best: d", "−1.0 − 0.1 = −1.1"],
                      ["e", "−1.0 − 3.0 = −4.0"], ["d", "−0.5 − 2.0 = −2.5"], ["e", "−0.5 − 1.0 = −1.5"]]
@@ -129,31 +133,31 @@ def test_beam_keeps_what_search_keeps():
 
 def test_masks_say_who_may_look():
     """Ticks are counted: three of four columns, a triangle, and both."""
-    ticks = diagrams.attention_masks(("x", "y", "z"), padding=1).words.count("✓")
+    ticks = diagrams_attention.attention_masks(("x", "y", "z"), padding=1).words.count("✓")
     assert ticks == 4 * 3 + (1 + 2 + 3 + 4) + (1 + 2 + 3 + 3) + 1                # and one in the legend
 
 
 def test_gradient_shares_are_powers():
-    shares = [text for text in diagrams.gradient_flow(0.5, 1.0, 4).words if text.endswith("%")]
+    shares = [text for text in diagrams_recurrent.gradient_flow(0.5, 1.0, 4).words if text.endswith("%")]
     assert shares == ["100%", "50%", "25%", "12%", *["100%"] * 4]
 
 
 def test_rotation_turns_all_hands_alike():
     """The field between the two hands is as wide at every place, and ends at the later hand."""
-    d = diagrams.rotation(places=(2, 7), shift=3, speed=0.25)
+    d = diagrams_transformer.rotation(places=(2, 7), shift=3, speed=0.25)
     fields = [patch for patch in d.ax.patches if isinstance(patch, mpl.patches.Wedge)]
     assert [round(w.theta2 - w.theta1, 6) for w in fields] == [round(np.degrees(0.75), 6)] * 2
     assert [round(w.theta1, 6) for w in fields] == [round(90 - np.degrees(0.25 * p), 6) for p in (5, 10)]
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: diagrams.gru_cell("sideways"), "sideways"),
-    (lambda: diagrams.additive_step(("a", "b"), (1.0,)), "weights has 1 entries, and must have 2"),
-    (lambda: diagrams.query_key_value(("a", "b"), (0.2, 0.3, 0.5)), "weights has 3 entries, and must have 2"),
-    (lambda: diagrams.query_key_value("abcde", (0.2,) * 5), "5 parts need"),
-    (lambda: diagrams.multi_head(3, 8), "multiple of heads=3"),
-    (lambda: diagrams.attention_masks(("Donaudampfschifffahrt", "schiff")), "do not fit"),
-    (lambda: diagrams.encoder_decoder(["word"] * 20), "fewer or shorter words"),
+    (lambda: diagrams_recurrent.gru_cell("sideways"), "sideways"),
+    (lambda: diagrams_attention.additive_step(("a", "b"), (1.0,)), "weights has 1 entries, and must have 2"),
+    (lambda: diagrams_attention.query_key_value(("a", "b"), (0.2, 0.3, 0.5)), "weights has 3 entries, and must have 2"),
+    (lambda: diagrams_attention.query_key_value("abcde", (0.2,) * 5), "5 parts need"),
+    (lambda: diagrams_attention.multi_head(3, 8), "multiple of heads=3"),
+    (lambda: diagrams_attention.attention_masks(("Donaudampfschifffahrt", "schiff")), "do not fit"),
+    (lambda: diagrams_recurrent.encoder_decoder(["word"] * 20), "fewer or shorter words"),
     (lambda: tint("mauve"), "role='mauve' is unknown"),
     (lambda: label(Drawing(99, 99, "small"), 9, 9, "tiny", size=6), "size=6 is too small"),
 ])

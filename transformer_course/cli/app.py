@@ -113,7 +113,8 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
 @data_app.command("list")
 def data_list() -> None:
     """Show every data set: what it is, its licence, and where it is."""
-    from transformer_course.data.corpora import CATALOGUE, available
+    from transformer_course.data.availability import available
+    from transformer_course.data.catalogue import CATALOGUE
     rows = [(a.name, a.kind,
              " ".join(CATALOGUE[a.name].pairs[:3]) + (" …" if len(CATALOGUE[a.name].pairs) > 3 else ""),
              f"{a.megabytes:.1f} MB" if a.megabytes else "", a.where, a.licence) for a in available()]
@@ -127,7 +128,7 @@ def data_fetch(
         help="Also test sets that are not part of the usual download.")] = False,
 ) -> None:
     """Download a data set, check it, and keep it for use without a network."""
-    from transformer_course.data.corpora import fetch
+    from transformer_course.data.availability import fetch
     paths = fetch(name, extra=extra)
     print(f"{name}: {len(paths)} files are here and whole" if paths else
           f"{name} is shipped with the library")
@@ -138,7 +139,8 @@ def data_verify(
     name: Annotated[str | None, typer.Argument(help="A data set; default: all.")] = None,
 ) -> None:
     """Check the files of a data set against their SHA-256; exit code 1 if one is damaged."""
-    from transformer_course.data.corpora import CATALOGUE, verify
+    from transformer_course.data.availability import verify
+    from transformer_course.data.catalogue import CATALOGUE
     states = {file: state for data in ([name] if name else CATALOGUE) for file, state in verify(data).items()}
     for file, state in states.items():
         print(f"{file}: {state}")
@@ -488,7 +490,7 @@ def _devices() -> list[tuple[str, str]]:
 def _advice() -> list[str]:
     "What the user could do next."
     import torch
-    from transformer_course.data.corpora import available
+    from transformer_course.data.availability import available
     advice = [f"`transformer-course data fetch {a.name}` downloads {a.megabytes:.1f} MB ({a.licence})"
               for a in available() if a.where in ("to be downloaded", "partly here")]
     if torch.version.cuda and not torch.cuda.is_available():
@@ -502,7 +504,8 @@ def _advice() -> list[str]:
 @app.command()
 def doctor() -> None:
     """Show versions, devices and data, and what to do about what is missing."""
-    from transformer_course.data.corpora import available, cache_folder
+    from transformer_course.data.availability import available
+    from transformer_course.data.downloads import cache_folder
     versions = [("python", platform.python_version())] + [
         (name, _installed(name)) for name in ("transformer-course", *PACKAGES)]
     _print_table("Versions", ("package", "version"), versions)

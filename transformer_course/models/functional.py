@@ -26,7 +26,7 @@ def causal_mask(
     """Allow each position to attend to itself and to earlier ones."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
-# %% ../../nbs/library/models/05_functional.ipynb #cell-21
+# %% ../../nbs/library/models/05_functional.ipynb #cell-18
 def _keep_mask(x: Tensor, cut: int) -> Tensor:
     "True with probability 1 - cut/256, independently for each value: eight decisions to one 64-bit draw."
     draws = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
@@ -52,7 +52,7 @@ def dropout(
         return F.dropout(x, p)
     return (x * _keep_mask(x, cut)).mul_(256 / (256 - cut))
 
-# %% ../../nbs/library/models/05_functional.ipynb #cell-27
+# %% ../../nbs/library/models/05_functional.ipynb #cell-22
 class Dropout(nn.Module):
     """`dropout` as a module: active in training mode only."""
 
@@ -68,7 +68,7 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
-# %% ../../nbs/library/models/05_functional.ipynb #cell-37
+# %% ../../nbs/library/models/05_functional.ipynb #cell-32
 def smoothed_cross_entropy(
     logits: Tensor,          # (..., V)
     target: Tensor,          # (...) ids of the true words
@@ -96,7 +96,7 @@ def _check_loss(name: str, vectors: Tensor, target: Tensor, smoothing: float) ->
     if not 0 <= smoothing < 1:
         raise ValueError(f"{name}: smoothing must lie in [0, 1), not {smoothing}")
 
-# %% ../../nbs/library/models/05_functional.ipynb #cell-42
+# %% ../../nbs/library/models/05_functional.ipynb #cell-35
 class _ProjectedLoss(torch.autograd.Function):
     "Loss and gradients in one pass over chunks of rows; dz = softmax(z) - q is written over z."
 
@@ -141,7 +141,7 @@ class _ProjectedLoss(torch.autograd.Function):
         scaled = (None if d is None else d * gradient for d in ctx.saved_tensors)
         return *scaled, None, None, None, None
 
-# %% ../../nbs/library/models/05_functional.ipynb #cell-43
+# %% ../../nbs/library/models/05_functional.ipynb #cell-36
 def projected_loss(
     hidden: Tensor,             # (..., D) the model's last hidden vectors
     weight: Tensor,             # (V, D) the output projection
@@ -163,7 +163,7 @@ def projected_loss(
     losses = _ProjectedLoss.apply(rows, weight, bias, target.reshape(-1), smoothings, pad_id, chunk)
     return torch.stack(losses) if isinstance(smoothing, tuple) else losses[0]
 
-# %% ../../nbs/library/models/05_functional.ipynb #cell-51
+# %% ../../nbs/library/models/05_functional.ipynb #cell-40
 def check_sizes(
     owner: str,     # who is made, for the message
     **sizes: int,   # by name
