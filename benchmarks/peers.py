@@ -52,8 +52,8 @@ class TorchTransformer(nn.Module):
                     other.out_proj.load_state_dict(mine.out_proj.state_dict())
                 b.linear1.load_state_dict(a.feed_forward.expand.state_dict())
                 b.linear2.load_state_dict(a.feed_forward.contract.state_dict())
-                for number, residual in enumerate(a.residuals, start=1):
-                    getattr(b, f"norm{number}").load_state_dict(residual.norm.state_dict())
+                for number, norm in enumerate(norms(a), start=1):
+                    getattr(b, f"norm{number}").load_state_dict(norm.state_dict())
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.drop(self.embedding(tokens) * self.embedding.embedding_dim**0.5 + self.positions(0, tokens.shape[1]))
@@ -76,6 +76,11 @@ class TorchTransformer(nn.Module):
             logits[:, [PAD, BOS, EOS]] = -torch.inf
             words = torch.cat([words, logits.argmax(1, keepdim=True)], dim=1)
         return words[:, 1:]
+
+
+def norms(layer: nn.Module) -> list[nn.Module]:
+    """The norms of one of our layers, in the order of its sublayers."""
+    return [part for name, part in layer.named_children() if name.startswith("norm_")]
 
 
 def attentions(layer: nn.Module) -> list[nn.Module]:
@@ -116,15 +121,15 @@ class Marian(nn.Module):
             for a, b in zip(stack.layers, twin.layers, strict=True):
                 theirs = [(b.self_attn, b.self_attn_layer_norm)]
                 theirs += [(b.encoder_attn, b.encoder_attn_layer_norm)] if hasattr(b, "encoder_attn") else []
-                for mine, (other, norm), residual in zip(attentions(a), theirs, a.residuals):
+                for mine, (other, their_norm), norm in zip(attentions(a), theirs, norms(a)):
                     for name, weight, bias in zip(("q_proj", "k_proj", "v_proj"), mine.in_proj.weight.chunk(3), mine.in_proj.bias.chunk(3)):
                         getattr(other, name).weight.copy_(weight)
                         getattr(other, name).bias.copy_(bias)
                     other.out_proj.load_state_dict(mine.out_proj.state_dict())
-                    norm.load_state_dict(residual.norm.state_dict())
+                    their_norm.load_state_dict(norm.state_dict())
                 b.fc1.load_state_dict(a.feed_forward.expand.state_dict())
                 b.fc2.load_state_dict(a.feed_forward.contract.state_dict())
-                b.final_layer_norm.load_state_dict(a.residuals[-1].norm.state_dict())
+                b.final_layer_norm.load_state_dict(norms(a)[-1].state_dict())
 
     def logits(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         return self.model(input_ids=src, attention_mask=padding_mask(src, PAD).long(), decoder_input_ids=tgt_in, use_cache=False).logits

@@ -28,7 +28,8 @@ from torch.nn import functional as F
 from transformer_course.data.corpora import load
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.functional import causal_mask
-from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.models.segments import SegmentBatches, window_losses
+from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.trainer import Settings, fit
 
@@ -56,7 +57,7 @@ class Helped(nn.Module):
         nats = lambda logits, shift: F.cross_entropy(logits[:, :logits.shape[1] - shift].flatten(0, 1), tokens[:, 1 + shift:].flatten())
         total = 0.0
         for number, layer in enumerate(inner.stack.layers, start=1):
-            x = layer(x, mask)[0]
+            x = layer(x, mask)
             if number < n and not self.teaches(number):
                 continue
             hidden = inner.stack.final_norm(x)

@@ -27,9 +27,9 @@ from torch.nn.functional import cross_entropy
 from transformer_course.data.corpora import load
 from transformer_course.data.reviews import NEGATIVE, PATTERNS, POSITIVE
 from transformer_course.data.text import BOS, EOS, PAD, Tokenizer, pad
+from transformer_course.models.attention import attention_weights
 from transformer_course.models.bert import (Bert, BertForPreTraining, PretrainingBatches, Puzzle,
                                             TextClassifier, mask_words)
-from transformer_course.models.functional import padding_mask
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.trainer import Settings, fit
 
@@ -264,11 +264,10 @@ def looks(encoder: Bert, data: Reviews) -> dict:
     """The share of [CLS]'s attention that each kind of token gets in each layer, mean over heads and reviews of test."""
     found = defaultdict(lambda: torch.zeros(SIZES["n_layers"]))
     for item, (tokens, segments, label) in list(zip(data.reviews["test"], data.rows("test"), strict=True))[:LOOKED_AT]:
-        tokens = torch.tensor([tokens])
-        x = encoder.embedding.place(encoder.embedding.words(tokens) + encoder.segments(torch.zeros_like(tokens)))
-        by_layer = encoder.stack(x, padding_mask(tokens, encoder.pad_id)[:, None, None], need_weights=True)[1]
-        weights = torch.stack([weights[0, :, 0].mean(0) for weights in by_layer])         # (layers, S)
-        for kind, weight in zip(kinds(item), weights.T, strict=True):
+        with attention_weights(encoder) as weights:
+            encoder(torch.tensor([tokens]))
+        of_cls = torch.stack([of_layer[0, :, 0].mean(0) for of_layer in weights.values()])         # (layers, S)
+        for kind, weight in zip(kinds(item), of_cls.T, strict=True):
             found[kind] += weight / LOOKED_AT
     return {kind: [round(w, 4) for w in weight.tolist()] for kind, weight in sorted(found.items())}
 

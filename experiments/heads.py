@@ -16,7 +16,7 @@ from records import facts, write
 
 from transformer_course.data.corpora import load
 from transformer_course.data.text import pad
-from transformer_course.models.functional import padding_mask
+from transformer_course.models.attention import attention_weights
 from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.pipelines.translator import Translator
 
@@ -32,9 +32,9 @@ def single(pairs):
 def encoder_weights(translator, pairs):
     """Self-attention of every layer and head: (N, layers, H, S, S); words only, as words are the tokens."""
     model, src = translator.model, pad([source for source, _ in encode_pairs(translator.tokenizer, pairs)])
-    mask = padding_mask(src, model.pad_id)[:, None, None]
-    hidden, looks, caches = model.encoder(model.src_embedding(src), mask, need_weights=True)
-    return torch.stack(looks, dim=1)
+    with attention_weights(model.encoder) as weights:
+        model.encode(src)
+    return torch.stack(list(weights.values()), dim=1)
 
 
 @torch.inference_mode()

@@ -32,12 +32,12 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(D), nn.LayerNorm(D)])
         self.inner = nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D))
         makers = {"relative": lambda: Relative(D // HEADS, clip=8), "rotary": lambda: Rotary(D // HEADS), "alibi": lambda: ALiBi(HEADS)}
-        self.places = makers.get(scheme, InAttention)()
+        self.positions = makers.get(scheme, InAttention)()
 
     def forward(self, x):                                            # (B, T, D)
         q, k, v = self.attention.project(self.norms[0](x))
-        q, k = self.places.turn(q), self.places.turn(k)
-        x = x + self.attention.attend(q, k, v, causal_mask(x.shape[1]), bias=self.places.bias(q, x.shape[1]))[0]
+        q, k = self.positions.rotate_query(q), self.positions.rotate_key(k)
+        x = x + self.attention.attend(q, k, v, causal_mask(x.shape[1]), bias=self.positions.score_bias(q, x.shape[1]))[0]
         return x + self.inner(self.norms[1](x))
 
 

@@ -67,10 +67,10 @@ class RDrop(Transformer):
         """Half of the paper's loss: the mean smoothed cross-entropy of both, and r_drop / 4 times both divergences."""
         if not self.training:
             return super().loss(src, tgt, smoothing)
-        hidden, looks = self.decode(*self.encode(src.repeat(2, 1)), tgt[:, :-1].repeat(2, 1))
+        vectors = self.decode(*self.encode(src.repeat(2, 1)), tgt[:, :-1].repeat(2, 1))
         real = tgt[:, 1:] != self.pad_id
         gold = tgt[:, 1:][real][:, None]                                                                  # (N, 1)
-        both = [F.linear(half[real], self.output.weight).log_softmax(-1) for half in hidden.chunk(2)]     # each (N, V)
+        both = [F.linear(half[real], self.output.weight).log_softmax(-1) for half in vectors.chunk(2)]    # each (N, V)
         wrong = lambda eps: sum((eps - 1) * logp.gather(1, gold).mean() - eps * logp.mean() for logp in both) / 2
         divergence = ((both[0].exp() - both[1].exp()) * (both[0] - both[1])).sum(-1).mean()
         if not isinstance(smoothing, tuple):

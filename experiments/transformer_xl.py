@@ -28,8 +28,10 @@ from records import RESULTS, commit, facts, write
 from transformer_course.data.corpora import load
 from transformer_course.data.text import EOS, Tokenizer
 from transformer_course.models.memory_worth import multiply_adds
-from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
-from transformer_course.models.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
+from transformer_course.models.segments import SegmentBatches, window_losses
+from transformer_course.models.transformer_lm import TransformerLM
+from transformer_course.models.transformer_xl import (StreamBatches, Streaming, TransformerXL, WithMemory,
+                                                      stream_losses)
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.trainer import Settings, fit
 
@@ -116,7 +118,7 @@ def run(part, name, rate, seed, words, ids, recalled):
              "segments alone": score(window_losses(model, ids["test"], length)),
              "half overlap": score(window_losses(model, ids["test"], length, length // 2))}
     if memory:
-        found |= {f"stream with memory {other}": score(stream_losses(TransformerXL.around(model.lm, other), ids["test"], length))
+        found |= {f"stream with memory {other}": score(stream_losses(WithMemory(model.lm, other), ids["test"], length))
                   for other in (memory // 3, 2 * memory)}
     else:
         found["moved by one"] = score(window_losses(model, ids["test"], length, 1, rows=64)) if part == "micro" else None

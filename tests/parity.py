@@ -41,7 +41,7 @@ def layers_of(stack, hidden):
     """A list that fills with what each layer of a stack gives, as `hidden` maps it."""
     found = []
     for layer in stack.layers:
-        layer.register_forward_hook(lambda module, args, output: found.append(hidden(output[0])))
+        layer.register_forward_hook(lambda module, args, output: found.append(hidden(output)))
     return found
 
 
@@ -160,7 +160,7 @@ def _last_norm(model):
 
 
 def _backwards_only(model):
-    model.encoder.layers[0].self_attention.places.both_ways = False
+    model.encoder.layers[0].self_attention.positions.both_ways = False
 
 
 def _no_bias(model):

@@ -1,15 +1,28 @@
 """Parts of other models, each one class: what is handed to the stacks of lesson 23 and is not in the library yet."""
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transformer_course.models.attention import attention
+from transformer_course.models.attention import CrossAttention, SelfAttention, attention
 from transformer_course.models.functional import causal_mask
+from transformer_course.models.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer
 
 
-@dataclass(frozen=True, eq=False)
+def encoder(n_layers, heads, feed_forward, norm, dropout=0.1, pre_norm=False, positions=lambda: None, final_norm=None):
+    """A stack whose layers are made by calling these; `final_norm` is the last norm itself."""
+    return Encoder([EncoderLayer(SelfAttention(heads(), positions()), feed_forward(), norm(), norm(), dropout, pre_norm) for n in range(n_layers)],
+                   final_norm)
+
+
+def decoder(n_layers, heads, feed_forward, norm, dropout=0.1, pre_norm=False, positions=lambda: None, final_norm=None):
+    """The same for a decoder."""
+    return Decoder([DecoderLayer(SelfAttention(heads(), positions()), CrossAttention(heads()), feed_forward(), norm(), norm(), norm(), dropout, pre_norm)
+                    for n in range(n_layers)], final_norm)
+
+
+@dataclass(eq=False)
 class WindowCache:
     """The last keys and values only."""
 
@@ -20,10 +33,12 @@ class WindowCache:
 
     def append(self, key, value):
         both = [new if old is None else torch.cat((old, new), dim=2) for old, new in ((self.keys, key), (self.values, value))]
-        return replace(self, keys=both[0][:, :, -self.width:], values=both[1][:, :, -self.width:], length=self.length + key.shape[2])
+        self.keys, self.values = (x[:, :, -self.width:] for x in both)
+        self.length += key.shape[2]
+        return self.keys, self.values
 
     def select(self, rows):
-        return self if self.keys is None else replace(self, keys=self.keys[rows], values=self.values[rows])
+        return WindowCache(self.width) if self.keys is None else WindowCache(self.width, self.keys[rows], self.values[rows], self.length)
 
 
 class Window:
@@ -35,18 +50,14 @@ class Window:
     def __call__(self, query, key, value, mask=None, bias=None, dropout=0.0, need_weights=False):
         T, S = query.shape[2], key.shape[2]
         near = causal_mask(S, query.device).triu(1 - self.width)[S - T:]                   # (T, S)
-        return attention(query, key, value, near if mask is None else near & mask, bias, dropout, need_weights)
+        mask = near if mask is None else near & mask[..., -S:]                             # a cache has the last keys only
+        return attention(query, key, value, mask, None if bias is None else bias[..., -S:], dropout, need_weights)
 
     def new_cache(self) -> WindowCache:
         return WindowCache(self.width)
 
-    def read(self, query, cache, mask=None, bias=None, dropout=0.0, need_weights=False):
-        near = cache.keys.shape[2]
-        return self(query, cache.keys, cache.values, None if mask is None else mask[..., -near:],
-                    None if bias is None else bias[..., -near:], dropout, need_weights)
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RunningSum:
     """Sums of key times value, and of keys, over all words but those that came last; their size does not grow with the words."""
 
@@ -61,16 +72,19 @@ class RunningSum:
             products, keys = torch.zeros_like(key.mT @ value), torch.zeros_like(key[:, :, :1])
         for old, values in [self.last] if self.last else []:
             products, keys = products + old.mT @ values, keys + old.sum(2, keepdim=True)
-        return RunningSum(products, keys, (key, value), self.length + key.shape[2])
+        self.products, self.keys, self.last, self.length = products, keys, (key, value), self.length + key.shape[2]
+        return self, value                                                                 # `Linear` reads the sums
 
     def select(self, rows):
-        return self if self.length == 0 else RunningSum(self.products[rows], self.keys[rows], tuple(x[rows] for x in self.last), self.length)
+        return RunningSum() if self.length == 0 else RunningSum(self.products[rows], self.keys[rows], tuple(x[rows] for x in self.last), self.length)
 
 
 class Linear:
     """Attention without softmax [Katharopoulos et al. 2020, eq. 5]; the cache is a running sum."""
 
     def __call__(self, query, key, value, mask=None, bias=None, dropout=0.0, need_weights=False):
+        if isinstance(key, RunningSum):
+            return self.read(query, key), None
         weights = (F.elu(query) + 1) @ (F.elu(key) + 1).mT
         weights = weights if mask is None else weights * mask
         weights = weights / weights.sum(-1, keepdim=True)
@@ -79,8 +93,8 @@ class Linear:
     def new_cache(self) -> RunningSum:
         return RunningSum()
 
-    def read(self, query, cache, mask=None, bias=None, dropout=0.0, need_weights=False):
-        query, (key, value) = F.elu(query) + 1, cache.last                                 # (N, H, T, K) each
+    def read(self, query, sums):
+        query, (key, value) = F.elu(query) + 1, sums.last                                  # (N, H, T, K) each
         weights = (query @ key.mT).tril()                                                  # among the last words
-        total = weights.sum(-1, keepdim=True) + query @ cache.keys.mT
-        return (weights @ value + query @ cache.products) / total, None
+        total = weights.sum(-1, keepdim=True) + query @ sums.keys.mT
+        return (weights @ value + query @ sums.products) / total

@@ -1,5 +1,6 @@
 """Attention on random sizes and masks: what is hidden cannot be noticed, order alone changes nothing, and its open doors."""
 import math
+from copy import copy
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch.testing import assert_close
 
 from transformer_course.models import attention as module
 from transformer_course.models.attention import (Dense, KeyValueCache, MultiHeadAttention, attention,
-                                                 plain_attention)
+                                                 attention_weights, plain_attention)
 from transformer_course.models.functional import causal_mask
+from transformer_course.models.transformer import Transformer
 
 sizes = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 6), st.integers(1, 7))   # B, H, T, S
 
@@ -78,8 +80,9 @@ def test_mask_bias_and_changed_queries_meet_in_cross_attention(road):
         assert_close(output, expected)
         assert found is None or torch.allclose(found, weights, atol=1e-6)
     assert_close(layer(x, memory, other, mask, bias=bias)[0], layer.attend(q, k, v, mask, bias=bias)[0])
-    cache = layer.pattern.new_cache().append(turn(k[:, :, :3]), v[:, :, :3]).append(turn(k[:, :, 3:]), v[:, :, 3:])
-    assert_close(layer.read(turn(q), cache, mask, bias=bias)[0], expected)
+    cache = layer.pattern.new_cache()
+    cache.append(turn(k[:, :, :3]), v[:, :, :3])
+    assert_close(layer.attend(turn(q), *cache.append(turn(k[:, :, 3:]), v[:, :, 3:]), mask, bias=bias)[0], expected)
 
 
 @pytest.mark.parametrize("length", [1, 300])                                 # 300: beyond the plain road
@@ -159,7 +162,7 @@ def test_errors_name_what_was_given():
         MultiHeadAttention(12, 5)
     layer, x, cache = MultiHeadAttention(12, 3), torch.zeros(3, 2, 12), Dense().new_cache()      # as many sentences as heads
     (q, k, v), mask = layer.project(x), torch.ones(3, 2, 2, dtype=torch.bool)
-    for call in (lambda: layer(x, x, x, mask), lambda: layer.attend(q, k, v, mask), lambda: layer.read(q, cache.append(k, v), mask)):
+    for call in (lambda: layer(x, x, x, mask), lambda: layer.attend(q, k, v, mask), lambda: layer.attend(q, *cache.append(k, v), mask)):
         with pytest.raises(ValueError, match=r"mask of shape \(3, 2, 2\) has no axis for the heads"):
             call()
     assert layer(x, x, x, mask[:, None])[0].shape == (3, 2, 12)
@@ -177,11 +180,17 @@ def test_a_head_may_have_any_size():
     assert layer.d_head == 4 and all("bias" not in name for name, parameter in layer.named_parameters())
 
 
-def test_a_cache_is_a_value():
+def test_a_copy_of_a_cache_stays_as_it_was():
     key, value = torch.randn(2, 2, 3, 5, 4).unbind(0)                                                  # B=2, H=3, five words, K=4
+    def after(cache, places):
+        longer = copy(cache)
+        keys, values = longer.append(key[:, :, places], value[:, :, places])
+        assert keys is longer.keys and values is longer.values
+        return longer
+
     empty = KeyValueCache()
-    two = empty.append(key[:, :, :2], value[:, :, :2])
-    three, other = two.append(key[:, :, 2:3], value[:, :, 2:3]), two.append(key[:, :, 4:], value[:, :, 4:])
+    two = after(empty, slice(0, 2))
+    three, other = after(two, slice(2, 3)), after(two, slice(4, 5))
     for cache, places in ((two, [0, 1]), (three, [0, 1, 2]), (other, [0, 1, 4])):
         assert torch.equal(cache.keys, key[:, :, places]) and torch.equal(cache.values, value[:, :, places]) and cache.length == len(places)
     chosen = three.select(torch.tensor([1, 0, 1]))
@@ -205,3 +214,51 @@ def test_masks_and_biases_in_every_precision(road, dtype):
                 assert_close(output.double(), expected, rtol=0.03, atol=0.03)
                 if dtype == torch.float64:
                     assert_close(output, expected)
+
+
+# what a model attends to, asked for from outside
+
+def small_model():
+    torch.manual_seed(7)
+    return Transformer(11, 13, d_model=12, n_heads=3, n_layers=(2, 1), d_ff=7, dropout=0.3)
+
+
+def test_weights_are_kept_inside_the_block_only_and_change_nothing():
+    model = small_model().eval()
+    src, tgt = torch.randint(3, 11, (2, 5)), torch.randint(3, 13, (2, 4))
+    before = model(src, tgt)
+    with attention_weights(model) as weights:
+        inside = model(src, tgt)
+        assert torch.equal(inside, before)
+        shapes = {name: tuple(found.shape) for name, found in weights.items()}
+        assert shapes == {"encoder.layers.0.self_attention": (2, 3, 5, 5), "encoder.layers.1.self_attention": (2, 3, 5, 5),
+                          "decoder.layers.0.self_attention": (2, 3, 4, 4), "decoder.layers.0.cross_attention": (2, 3, 4, 5)}
+        model(src[:1], tgt[:1, :3])                                          # the latest call counts
+        assert weights["decoder.layers.0.cross_attention"].shape == (1, 3, 3, 5)
+    kept = weights["decoder.layers.0.cross_attention"]
+    assert torch.equal(model(src, tgt), before) and weights["decoder.layers.0.cross_attention"] is kept
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert_close(kept[0].mean(0), model.alignment(src[:1], F.pad(tgt[:1, :3], (0, 1)))[0])
+
+
+def test_hooks_go_after_an_error_too_and_blocks_may_be_nested():
+    model, src = small_model().eval(), torch.randint(3, 11, (2, 5))
+    with pytest.raises(RuntimeError, match="stop"), attention_weights(model):
+        raise RuntimeError("stop")
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    with attention_weights(model.encoder) as outer:
+        with attention_weights(model.encoder, "0.self_attention") as inner:
+            model.encode(src)
+        assert list(inner) == ["layers.0.self_attention"] and list(outer) == ["layers.0.self_attention", "layers.1.self_attention"]
+        assert torch.equal(inner["layers.0.self_attention"], outer["layers.0.self_attention"])
+
+
+def test_dropout_draws_the_same_with_and_without():
+    model, src, tgt = small_model(), torch.randint(3, 11, (2, 5)), torch.randint(3, 13, (2, 4))
+    torch.manual_seed(3)
+    plain = model(src, tgt)
+    torch.manual_seed(3)
+    with attention_weights(model) as weights:
+        assert torch.equal(model(src, tgt), plain)
+    weights["decoder.layers.0.cross_attention"].square().sum().backward()   # they belong to the graph
+    assert model.src_embedding.weight.grad.abs().sum() > 0

@@ -152,7 +152,7 @@ def test_it_is_pytorchs_encoder():
     layer = nn.TransformerEncoderLayer(12, 3, 20, 0.0, F.gelu, layer_norm_eps=1e-12, batch_first=True)
     oracle = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().eval()
     names = {"self_attn.in_proj_": "self_attention.heads.in_proj.", "self_attn.out_proj": "self_attention.heads.out_proj",
-             "linear1": "feed_forward.expand", "linear2": "feed_forward.contract", "norm1": "residuals.0.norm", "norm2": "residuals.1.norm"}
+             "linear1": "feed_forward.expand", "linear2": "feed_forward.contract", "norm1": "norm_1", "norm2": "norm_2"}
     weights = {}
     for name in oracle.state_dict():
         mine = name
@@ -224,7 +224,7 @@ def test_classifier_learns_and_starts_from_the_encoder():
     (lambda: batches(share=2), "mask_words: share must be more than 0 and at most 1, not 2"),
     (lambda: batches(max_len=3), "join_pair: max_len must be at least 5, for two words and three special tokens, not 3"),
     (lambda: batches(mask_id=23), "mask_words: id 23 lies outside the vocabulary of 23 words"),
-    (lambda: Bert(0), "Bert: words must be a positive whole number, not 0"),
+    (lambda: Bert(0), "Bert: vocab_size must be a positive whole number, not 0"),
     (lambda: Bert(9, n_layers=True), "Bert: n_layers must be a positive whole number, not True"),
     (lambda: BertForPreTraining(small(pooler=False)), "BertForPreTraining: the second task needs an encoder with a pooler"),
     (lambda: TextClassifier(small(pooler=False)), "TextClassifier: the classes are told from the pooler's vector, and this encoder has no pooler"),

@@ -4,20 +4,21 @@ from functools import partial
 
 import pytest
 import torch
-from parts import Window
+from parts import Window, decoder, encoder
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course.models import fast_decoding
 from transformer_course.models.attention import MultiHeadAttention
-from transformer_course.models.blocks import FeedForward, Residual
+from transformer_course.models.blocks import FeedForward
+from transformer_course.models.ends import Embedding, Output
 from transformer_course.models.fast_decoding import (LEAST_SOURCE, ROOM, FastDecoder, PackedLinear, fast,
                                                      on_each_core)
 from transformer_course.models.positions import Learned
 from transformer_course.models.relative_positions import POSITIONS
 from transformer_course.models.t5 import Buckets, GatedFeedForward
-from transformer_course.models.transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
+from transformer_course.models.transformer import EncoderDecoder, Transformer
 from transformer_course.protocols import DecodingState, Searchable
 from transformer_course.search.beam import beam_search, greedy_search, sample
 
@@ -41,20 +42,20 @@ def make(name="sinusoidal, post, tied", **more):
 def t5_like(activation=partial(F.gelu, approximate="tanh"), bos_id=0):
     """Gated feed-forward, RMSNorm, no biases, one table of buckets for all layers, targets that begin with padding."""
     buckets = Buckets(3, both_ways=False, n_buckets=8, farthest=20)
-    parts = Parts(partial(MultiHeadAttention, 12, 3, bias=False, d_head=5), partial(GatedFeedForward, 12, 7, activation),
-                  partial(Residual, 12, 0.0, "pre", nn.RMSNorm), lambda: buckets, partial(nn.RMSNorm, 12))
+    parts = (partial(MultiHeadAttention, 12, 3, bias=False, d_head=5), partial(GatedFeedForward, 12, 7, activation), partial(nn.RMSNorm, 12),
+             0.0, True, lambda: buckets, nn.RMSNorm(12))
     embedding = Embedding(nn.Embedding(23, 12), scaled=False)
-    model = Transformer.from_parts(embedding, embedding, Encoder(1, parts), Decoder(2, parts), Output(embedding.table, bias=True),
-                                   pad_id=0, bos_id=bos_id, eos_id=1)
+    model = EncoderDecoder(embedding, embedding, encoder(1, *parts), decoder(2, *parts), Output(embedding.table, bias=True),
+                           pad_id=0, bos_id=bos_id, eos_id=1)
     return redrawn(model)
 
 
 def marian_like():
     """Another activation, a bias of the output, a norm inside the embedding, other special ids."""
-    parts = Parts(partial(MultiHeadAttention, 12, 2), partial(FeedForward, 12, 7, activation=F.silu), partial(Residual, 12))
+    parts = partial(MultiHeadAttention, 12, 2), partial(FeedForward, 12, 7, activation=F.silu), partial(nn.LayerNorm, 12)
     embedding = Embedding(nn.Embedding(23, 12), Learned(12, 64), norm=nn.LayerNorm(12))
-    return redrawn(Transformer.from_parts(embedding, embedding, Encoder(2, parts), Decoder(1, parts), Output(nn.Linear(12, 23, bias=False), bias=True),
-                                          pad_id=22, bos_id=22, eos_id=3))
+    return redrawn(EncoderDecoder(embedding, embedding, encoder(2, *parts), decoder(1, *parts), Output(nn.Linear(12, 23, bias=False), bias=True),
+                                  pad_id=22, bos_id=22, eos_id=3))
 
 
 MODELS = {name: partial(make, name) for name in VARIANTS} | {"like T5": t5_like, "like Marian": marian_like}
@@ -347,9 +348,9 @@ def test_no_hypothesis_at_all(name):
 
 
 def test_what_it_does_not_know_it_names_and_fast_gives_back_the_model():
-    parts = Parts(partial(MultiHeadAttention, 12, 3, pattern=Window(3)), partial(FeedForward, 12, 7), partial(Residual, 12))
+    parts = partial(MultiHeadAttention, 12, 3, pattern=Window(3)), partial(FeedForward, 12, 7), partial(nn.LayerNorm, 12)
     embedding = Embedding(nn.Embedding(23, 12))
-    model = Transformer.from_parts(embedding, embedding, Encoder(1, parts), Decoder(1, parts), Output(embedding.table)).eval()
+    model = EncoderDecoder(embedding, embedding, encoder(1, *parts), decoder(1, *parts), Output(embedding.table)).eval()
     with pytest.raises(ValueError, match="Dense, not Window"):
         FastDecoder(model)
     assert fast(model) is model and isinstance(fast(make()), FastDecoder)

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course import protocols
-from transformer_course.models.functional import causal_mask
-from transformer_course.models.induction import (RepeatedBlocks, attention_shares, copy_losses, first_copy, letter_losses, second_copy,
-                                          without_heads)
+from transformer_course.models.attention import attention_weights
+from transformer_course.models.induction import (RepeatedBlocks, attention_shares, copy_losses, first_copy,
+                                                 letter_losses, second_copy, without_heads)
 from transformer_course.models.transformer_lm import TransformerLM
 
 DATA = RepeatedBlocks(shortest=2, longest=5, letters=9, length=11, rows=3, batches=4)
@@ -67,7 +67,9 @@ def test_shares_of_attention_are_those_of_a_loop(positions):
     found, expected = attention_shares(model, DATA), {"letter before": [], "earlier copy": [], "after the copy": []}
     for rows, periods in map(DATA.draw, DATA.in_order()):
         tokens = rows[:, :-1]
-        looks = torch.stack(model.stack(model.embedding(tokens), causal_mask(11), need_weights=True)[1])
+        with attention_weights(model) as weights:
+            model(tokens)
+        looks = torch.stack(list(weights.values()))
         for b, n in enumerate(periods.tolist()):
             for t in range(11):
                 if n < t < 2 * n:                                  # a letter of the second copy, but not its first

@@ -350,7 +350,7 @@ def test_eight_pairs_are_learnt_by_heart(name):
     (lambda: LuongSeq2Seq(9, 9, window=0), "window"), (lambda: LuongSeq2Seq(9, 9, window=1.5), "1.5"),
     (lambda: LuongSeq2Seq(9, 9, cell="elman"), "elman"), (lambda: LuongSeq2Seq(9, 9, d_hidden=0), "d_hidden"),
     (lambda: LuongSeq2Seq(9, 9, d_hidden=7, bidirectional=True), "even"), (lambda: DotScore(3, 4), "equal"),
-    (lambda: LuongSeq2Seq(9, 9, dropout=2.0), "p must lie"), (lambda: LuongSeq2Seq(0, 9), "words"),
+    (lambda: LuongSeq2Seq(9, 9, dropout=2.0), "p must lie"), (lambda: LuongSeq2Seq(0, 9), "vocab_size"),
 ])
 def test_bad_choices_are_named_in_one_line(build, words):
     with pytest.raises(ValueError, match=words) as error:

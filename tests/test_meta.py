@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from transformer_course.models import (additive, attention, blocks, functional, positions,
-                                       relative_positions as distances, rnn)
+                                       relative_positions as distances, rnn, transformer)
 from transformer_course.pipelines.presets import MODELS
 
 B, S, T, V = 2, 5, 7, 19
@@ -61,10 +61,11 @@ def test_parts():
         x, memory = torch.zeros(B, T, 12), torch.zeros(B, S, 12)
         mask = torch.zeros(B, 1, T, S, dtype=torch.bool)
         heads = attention.MultiHeadAttention(12, 3)
-        parts = [blocks.FeedForward(12, 20), blocks.Residual(12, norm="pre")]
+        think, norms = blocks.FeedForward(12, 20), [torch.nn.LayerNorm(12) for norm in range(2)]
+        layer = transformer.EncoderLayer(attention.SelfAttention(heads), think, *norms)
         codes = [positions.Sinusoidal(12, ready=4), positions.Learned(12)]
     assert heads(x, memory, memory, mask, need_weights=True)[1].shape == (B, 3, T, S)
     assert heads(x, memory, memory, mask)[0].device == META
-    assert parts[1](x, parts[0]).device == META
+    assert layer(x).device == META
     assert all(code(2, 5).shape == (5, 12) and code(2, 5).device == META for code in codes)
     assert functional.dropout(x, 0.3).device == functional.causal_mask(T, META).device == META

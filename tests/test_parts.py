@@ -7,20 +7,20 @@ from functools import partial
 import pytest
 import torch
 from parity import tokens
-from parts import Linear, Window
+from parts import Linear, Window, encoder
 from torch import nn
 from torch.testing import assert_close
 
 from transformer_course import protocols
-from transformer_course.models.attention import Dense, MultiHeadAttention
-from transformer_course.models.blocks import FeedForward, Residual
+from transformer_course.models.attention import Dense, MultiHeadAttention, SelfAttention, attention_weights
+from transformer_course.models.blocks import FeedForward
+from transformer_course.models.ends import Embedding, Output
 from transformer_course.models.functional import causal_mask
 from transformer_course.models.positions import sinusoids
 from transformer_course.models.relative_positions import POSITIONS, ALiBi, InAttention, Relative
 from transformer_course.models.t5 import Buckets
-from transformer_course.models.transformer import (Embedding, Encoder, EncoderLayer, Output, Parts, State,
-                                                   Transformer)
-from transformer_course.models.transformer_lm import TransformerLM
+from transformer_course.models.transformer import EncoderLayer, Transformer
+from transformer_course.models.transformer_lm import LanguageModel
 from transformer_course.models.transformer_xl import RelativeXL
 from transformer_course.search.beam import beam_search, greedy_search
 
@@ -36,8 +36,9 @@ PLACES = {"none": InAttention, "relative": lambda: Relative(4, clip=2), "alibi":
 def language_model(pattern=Dense, places=InAttention, seed=1):
     torch.manual_seed(seed)
     table = nn.Embedding(17, 12)
-    parts = Parts(lambda: MultiHeadAttention(12, 3, pattern=pattern()), partial(FeedForward, 12, 20), partial(Residual, 12, 0.0, "pre"), places, partial(nn.LayerNorm, 12))
-    return TransformerLM.from_parts(Embedding(table, None, 0.0), Encoder(2, parts), Output(table), 0, 1, 2).eval()
+    stack = encoder(2, lambda: MultiHeadAttention(12, 3, pattern=pattern()), partial(FeedForward, 12, 20), partial(nn.LayerNorm, 12), 0.0, True, places,
+                    nn.LayerNorm(12))
+    return LanguageModel(Embedding(table, None, 0.0), stack, Output(table), 0, 1, 2).eval()
 
 
 @pytest.mark.parametrize("pattern, places", [*((p, "none") for p in PATTERNS), *(("dense", place) for place in PLACES), ("window", "alibi"), ("window", "XL")])
@@ -76,7 +77,7 @@ def test_a_window_is_its_mask_and_keeps_no_more():
     assert_close(heads(x, x, x)[0], plain(x, x, x, near)[0])
     cache = heads.pattern.new_cache()
     for t in range(7):
-        cache = cache.append(*heads.project(x[:, t:t + 1])[1:])
+        cache.append(*heads.project(x[:, t:t + 1])[1:])
     assert cache.keys.shape[2] == 3 and cache.length == 7
 
 
@@ -88,7 +89,7 @@ def test_transformer_xl_is_its_sum_in_loops():
         nn.init.normal_(vector)
     q, k, v = heads.project(x)
     start = 2
-    bias, asked = places.bias(q[:, :, start:], 6, start), places.ask(q[:, :, start:], start)
+    bias, asked = places.score_bias(q[:, :, start:], 6, start), places.rotate_query(q[:, :, start:], start)
     scores = asked @ k.mT / 2 + bias
     for b in range(2):
         for h in range(3):
@@ -118,9 +119,11 @@ def test_encode_takes_vectors_and_gives_its_weights():
     model, src = Transformer(13, 17, d_model=12, n_heads=3, n_layers=2, d_ff=8).eval(), tokens(13, 5, 3)
     memory, mask = model.encode(src)
     assert_close(model.encode_embedded(model.src_embedding(src), mask), memory)
-    hidden, looks, caches = model.encoder(model.src_embedding(src), mask, need_weights=True)
-    assert_close(hidden, memory)
-    assert len(looks) == 2 and all(look.shape == (2, 3, 5, 5) and not look[1, :, :, 3:].any() for look in looks)
+    with attention_weights(model) as weights:
+        assert_close(model.encoder(model.src_embedding(src), mask), memory)
+    assert list(weights) == ["encoder.layers.0.self_attention", "encoder.layers.1.self_attention"]
+    looks = list(weights.values())
+    assert all(look.shape == (2, 3, 5, 5) and not look[1, :, :, 3:].any() for look in looks)
     assert_close(looks[0].sum(-1), torch.ones(2, 3, 5))
 
 
@@ -150,9 +153,8 @@ def test_encoder_and_step_can_be_exported(positions):
 
         def forward(self, src, words, token):
             state = self.model.start(src)
-            hidden, looks, caches = self.model.decoder(self.model.tgt_embedding(words), state.source, state.source_mask,
-                                                       causal_mask(words.shape[1], words.device), state.caches)
-            return self.model.step(State(caches, state.source, state.source_mask), token)[0]
+            self.model.decoder(self.model.tgt_embedding(words), state.source, state.source_mask, causal_mask(words.shape[1], words.device), state.caches)
+            return self.model.step(state, token)[0]
 
     B, S, T = (torch.export.Dim(name, min=2, max=64) for name in ("B", "S", "T"))
     words, token = tokens(17, 4, 4), tokens(17, 1, 1)[:, 0]
@@ -162,8 +164,10 @@ def test_encoder_and_step_can_be_exported(positions):
 
 
 def test_layers_take_parts_of_their_own():
-    """A maker is called once a layer, so a counter in it makes layers differ."""
+    """Layers are handed in one by one, so they may differ."""
     widths = iter((2, 3, 4))
-    parts = Parts(lambda: MultiHeadAttention(12, 3, pattern=Window(next(widths))), partial(FeedForward, 12, 8), partial(Residual, 12))
-    assert [layer.self_attention.heads.pattern.width for layer in Encoder(3, parts).layers] == [2, 3, 4]
-    assert isinstance(EncoderLayer(Parts(partial(MultiHeadAttention, 12, 3), nn.Identity, partial(Residual, 12))).feed_forward, nn.Identity)
+    stack = encoder(3, lambda: MultiHeadAttention(12, 3, pattern=Window(next(widths))), partial(FeedForward, 12, 8), partial(nn.LayerNorm, 12))
+    assert [layer.self_attention.heads.pattern.width for layer in stack.layers] == [2, 3, 4]
+    layer, x = EncoderLayer(SelfAttention(MultiHeadAttention(12, 3)), nn.Identity(), nn.LayerNorm(12), nn.LayerNorm(12), 0.0, True), torch.randn(2, 5, 12)
+    middle = x + layer.self_attention(layer.norm_1(x))[0]
+    assert torch.equal(layer(x), middle + layer.norm_2(middle))

@@ -388,11 +388,11 @@ def test_what_a_layout_cannot_hold_is_said(make, kind, message, tmp_path):
 
 def test_layers_that_differ_are_refused(tmp_path):
     model = t5(13, 12, 3, 2, 20)
-    model.decoder.layers[1].self_attention.places = type(model.decoder.layers[0].self_attention.places)(3, False)
+    model.decoder.layers[1].self_attention.positions = type(model.decoder.layers[0].self_attention.positions)(3, False)
     with pytest.raises(ValueError, match="T5 cannot hold other positions than one table of buckets"):
         save_pretrained(model, tmp_path)
     model = TransformerLM(13, **SIZES)
-    model.stack.layers[1].residuals[0].norm.eps = 1e-3
+    model.stack.layers[1].norm_1.eps = 1e-3
     with pytest.raises(ValueError, match="GPT-2 cannot hold layers that differ in the ε of their norms"):
         save_pretrained(model, tmp_path)
 
@@ -536,7 +536,7 @@ def test_the_real_options_of_the_published_files_are_known():
              "relative_attention_num_buckets": 32, "tie_word_embeddings": False, "use_cache": True, "vocab_size": 32128}
     assert read_options(FAMILIES["gpt2"], gpt2)["d_ff"] is None
     sizes = read_options(FAMILIES["marian"], opus)
-    assert (sizes["bos_id"], sizes["eos_id"], sizes["words"], sizes["scaled"]) == (58100, 0, 58101, True)
+    assert (sizes["bos_id"], sizes["eos_id"], sizes["vocab_size"], sizes["scaled"]) == (58100, 0, 58101, True)
     sizes = read_options(FAMILIES["t5"], small)
     assert sizes["gated"] and not sizes["tied"]
     with torch.device("meta"):

@@ -8,8 +8,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course.models.additive import AdditiveAttention, AdditiveSeq2Seq
+from transformer_course.models.ends import embedding_table
 from transformer_course.models.rnn import CELLS, GRUCell, LSTMCell, Recurrent, RNNCell, unroll
-from transformer_course.models.seq2seq import Seq2Seq, embedding_table
+from transformer_course.models.seq2seq import Seq2Seq
 from transformer_course.search.beam import greedy_search
 
 MAKERS = {
@@ -137,7 +138,7 @@ def test_dropout_stands_between_layers_only():
     (lambda: RNNCell(0, 5), "d_in"), (lambda: LSTMCell(5, -1), "d_hidden"), (lambda: GRUCell(5, 2.5), "2.5"),
     (lambda: GRUCell(5, 5, reset="never"), "reset"), (lambda: Recurrent("gru2", 3, 5), "gru, lstm, rnn"),
     (lambda: Recurrent("gru", 3, 5, n_layers=0), "n_layers"), (lambda: Seq2Seq(9, 9, cell="elman"), "elman"),
-    (lambda: Seq2Seq(0, 9), "words"), (lambda: AdditiveSeq2Seq(9, 9, d_hidden=0), "d_hidden"),
+    (lambda: Seq2Seq(0, 9), "vocab_size"), (lambda: AdditiveSeq2Seq(9, 9, d_hidden=0), "d_hidden"),
     (lambda: AdditiveSeq2Seq(9, 9, dropout=2.0), "p must lie"), (lambda: embedding_table(9, 0), "d_model"),
 ])
 def test_bad_sizes_are_named_in_one_line(make, words):

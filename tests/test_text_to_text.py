@@ -31,7 +31,7 @@ def test_buckets_are_hugging_faces(n, farthest, both_ways):
 
 def test_the_bias_is_the_tables_number_for_each_pair_of_places():
     places, query = Buckets(3, True, 8, 20), torch.zeros(2, 3, 4, 5)
-    bias = places.bias(query, S=9, start=2)
+    bias = places.score_bias(query, S=9, start=2)
     assert bias.shape == (3, 4, 9)
     for t in range(4):
         for s in range(9):
@@ -204,7 +204,7 @@ def test_a_t5_learns_to_fill_gaps():
     ({"n_layers": (2, 1, 1)}, "t5: n_layers must be one number, or two for encoder and decoder, not (2, 1, 1)"),
     ({"n_layers": 1.5}, "t5: encoder_layers must be a positive whole number, not 1.5"), ({"d_ff": 0}, "t5: d_ff must be"),
     ({"d_head": 0}, "t5: d_head must be"), ({"n_heads": True}, "t5: n_heads must be"), ({"d_model": 6.0}, "t5: d_model must be"),
-    ({"words": 0}, "t5: words must be")])
+    ({"vocab_size": 0}, "t5: vocab_size must be")])
 def test_a_t5_of_no_size_is_refused(sizes, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        t5(**{"words": 23, "d_model": 12, "n_heads": 3, "n_layers": (2, 1), "d_ff": 20} | sizes)
+        t5(**{"vocab_size": 23, "d_model": 12, "n_heads": 3, "n_layers": (2, 1), "d_ff": 20} | sizes)

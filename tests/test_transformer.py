@@ -119,12 +119,12 @@ def naive(w, positions, norm, src, tgt_in, n_layers):
 
     def layer(start, x, *sublayers):
         for n, sublayer in enumerate(sublayers):
-            scale = of(f"{start}residuals.{n}.norm.")
+            scale = of(f"{start}norm_{n + 1}.")
             x = x + sublayer(naive_norm(scale, x)) if pre else naive_norm(scale, x + sublayer(x))
         return x
 
     def look(start, *others, **how):
-        weights = of(start + "heads.") | of(start + "places.")
+        weights = of(start + "heads.") | of(start + "positions.")
         return lambda x: naive_attention(weights, x, *(others or [x]), **how)
 
     def think(start):

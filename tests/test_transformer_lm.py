@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 from transformer_course import protocols
 from transformer_course.models.relative_positions import POSITIONS
-from transformer_course.models.transformer_lm import SegmentBatches, TransformerLM, window_losses
+from transformer_course.models.segments import SegmentBatches, window_losses
+from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.published.families import gpt2
 from transformer_course.search.beam import beam_search, greedy_search, sample
 from transformer_course.training.trainer import Settings, evaluate_loss, fit
@@ -31,7 +32,7 @@ def test_it_is_pytorchs_encoder_under_a_causal_mask(norm):
     layer = nn.TransformerEncoderLayer(12, 3, 20, 0.0, lambda x: F.gelu(x, approximate="tanh"), batch_first=True, norm_first=norm == "pre")
     oracle = nn.TransformerEncoder(layer, 2, nn.LayerNorm(12) if norm == "pre" else None, enable_nested_tensor=False).double().eval()
     names = {"self_attn.in_proj_": "self_attention.heads.in_proj.", "self_attn.out_proj": "self_attention.heads.out_proj", "linear1": "feed_forward.expand",
-             "linear2": "feed_forward.contract", "norm1": "residuals.0.norm", "norm2": "residuals.1.norm"}
+             "linear2": "feed_forward.contract", "norm1": "norm_1", "norm2": "norm_2"}
     weights = {}
     for name in oracle.state_dict():
         mine = name
@@ -42,8 +43,8 @@ def test_it_is_pytorchs_encoder_under_a_causal_mask(norm):
     tokens = text(33).view(3, 11)
     x = model.embedding(tokens)
     future = nn.Transformer.generate_square_subsequent_mask(11, dtype=torch.float64)
-    assert_close(model.hidden(tokens), oracle(x, mask=future, is_causal=True))
-    assert_close(model(tokens), model.hidden(tokens) @ model.embedding.weight.T)
+    assert_close(model.vectors(tokens), oracle(x, mask=future, is_causal=True))
+    assert_close(model(tokens), model.vectors(tokens) @ model.embedding.weight.T)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)

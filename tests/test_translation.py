@@ -7,7 +7,7 @@ import torch
 
 from transformer_course.data.corpora import Pair, load
 from transformer_course.data.text import Tokenizer
-from transformer_course.models.transformer import Transformer
+from transformer_course.models.transformer import EncoderDecoder
 from transformer_course.pipelines.decoding import SearchOptions, encode_pairs, target_limit
 from transformer_course.pipelines.evaluation import Evaluation, attention_places, choose_head
 from transformer_course.pipelines.model_folder import model_card
@@ -83,7 +83,7 @@ def test_translations_keep_their_order_whatever_the_batches(trained, corpus):
 
 def unwilling(model):
     "The model, with EOS so unlikely that limits bind."
-    if isinstance(model, Transformer):
+    if isinstance(model, EncoderDecoder):
         with torch.no_grad():
             model.output.weight[model.eos_id] *= -3
         return model

@@ -97,12 +97,16 @@ class LanguageModel(Searchable, Protocol):
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-12
 @runtime_checkable
 class Cache(Protocol):
-    """What attention keeps of earlier words. Neither method changes the cache: each returns a new one."""
+    """What attention keeps of earlier words.
+
+    `append` binds new tensors and never writes into old ones. So a copy (`copy.copy`) that was made before
+    stays as it was.
+    """
 
     length: int   # words that were read
 
-    def append(self, key: Tensor, value: Tensor) -> "Cache":   # (N, H, T, K) each
-        "A cache with T more words."
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:   # (N, H, T, K) each
+        "Keep T more words; return what the pattern reads: as a rule, all keys and values so far."
 
     def select(self, rows: Tensor) -> "Cache":   # (N',) indices, in any order, repeats allowed
         "A cache of the chosen hypotheses."
@@ -121,11 +125,7 @@ class AttentionPattern(Protocol):
         """
 
     def new_cache(self) -> Cache:
-        "An empty cache."
-
-    def read(self, query: Tensor, cache: Cache, mask: Tensor | None = None, bias: Tensor | None = None,
-             dropout: float = 0.0, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        "The same with a cache instead of keys and values; the queries belong to its last words."
+        "An empty cache, whose `append` returns what this pattern takes as key and value."
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-14
 @runtime_checkable
@@ -140,13 +140,13 @@ class AddedPositions(Protocol):
 class PositionsInAttention(Protocol):
     """Positions that change queries and keys, or add to their scores."""
 
-    def turn(self, x: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
-        "Replace keys, the first of which is at position `start`."
+    def rotate_query(self, query: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
+        "What to put in place of queries, the first of which is at position `start`."
 
-    def ask(self, query: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
-        "Replace queries."
+    def rotate_key(self, key: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
+        "What to put in place of keys."
 
-    def bias(self, query: Tensor, S: int, start: int = 0) -> Tensor | None:   # broadcasts to (B, H, T, S)
+    def score_bias(self, query: Tensor, S: int, start: int = 0) -> Tensor | None:   # as (B, H, T, S)
         "Numbers to add to the scaled scores, for the projected `query` and keys at 0 … S - 1."
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-16
@@ -154,20 +154,19 @@ class PositionsInAttention(Protocol):
 class Block(Protocol):
     """A layer of an encoder or of a language model."""
 
-    def __call__(self, x: Tensor, mask: Tensor | None = None, cache: Cache | None = None,
-                 need_weights: bool = False) -> tuple[Tensor, Tensor | None, Cache | None]:
-        "(B, T, D) -> (B, T, D), weights (B, H, T, S), the cache with these words."
+    def __call__(self, x: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        "(B, T, D) -> (B, T, D); a cache gets the keys and values of these words."
 
 
 @runtime_checkable
 class OutputLayer(Protocol):
-    """From hidden vectors to words."""
+    """From vectors to words."""
 
     weight: Tensor   # (V, D)
 
-    def __call__(self, hidden: Tensor) -> Tensor:   # (..., D) -> (..., V)
+    def __call__(self, vectors: Tensor) -> Tensor:   # (..., D) -> (..., V)
         "Logits."
 
-    def loss(self, hidden: Tensor, target: Tensor,          # (..., D), (...) ids -> scalar
+    def loss(self, vectors: Tensor, target: Tensor,          # (..., D), (...) ids -> scalar
              smoothing: float, pad_id: int) -> Tensor:
         "Smoothed cross-entropy, mean over the targets that are not padding."

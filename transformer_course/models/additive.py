@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
+from .ends import embedding_table
 from .functional import Dropout, padding_mask, projected_loss
 from .rnn import GRUCell, Recurrent
-from .seq2seq import embedding_table
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-26
 class _AdditiveScores(torch.autograd.Function):

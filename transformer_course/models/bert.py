@@ -11,7 +11,6 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 
 import torch
@@ -19,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD, Tokenizer, pad
-from .attention import MultiHeadAttention
-from .blocks import FeedForward, Residual
+from .attention import MultiHeadAttention, SelfAttention
+from .blocks import FeedForward
+from .ends import Embedding, Output
 from .functional import Dropout, check_sizes, padding_mask
 from .positions import Learned
-from .transformer import Embedding, Encoder, Output, Parts
+from .transformer import Encoder, EncoderLayer
 
 # %% ../../nbs/lessons/32_bert.ipynb #cell-48
 def mask_words(
@@ -230,7 +230,7 @@ class Bert(nn.Module):
 
     def __init__(
         self,
-        words: int,                        # V
+        vocab_size: int,                   # V
         d_model: int = 128,                # D
         n_heads: int = 4,                  # H
         n_layers: int = 4,
@@ -246,18 +246,22 @@ class Bert(nn.Module):
     ):
         super().__init__()
         d_ff = 4 * d_model if d_ff is None else d_ff
-        check_sizes("Bert", words=words, d_model=d_model, n_heads=n_heads, n_layers=n_layers, d_ff=d_ff,
-                    max_len=max_len, segments=segments)
-        norm = partial(nn.LayerNorm, eps=eps)
-        parts = Parts(
-            attention=partial(MultiHeadAttention, d_model, n_heads, attention_dropout),
-            feed_forward=partial(FeedForward, d_model, d_ff, activation=activation),
-            residual=partial(Residual, d_model, dropout, "post", norm))
-        table = nn.Embedding(words, d_model)
+        check_sizes("Bert", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads, n_layers=n_layers,
+                    d_ff=d_ff, max_len=max_len, segments=segments)
+
+        def norm():
+            return nn.LayerNorm(d_model, eps=eps)
+
+        def layer():
+            around = SelfAttention(MultiHeadAttention(d_model, n_heads, attention_dropout))
+            return EncoderLayer(around, FeedForward(d_model, d_ff, activation=activation),
+                                norm(), norm(), dropout)
+
+        table = nn.Embedding(vocab_size, d_model)
         self.embedding = Embedding(
-            table, Learned(d_model, max_len), dropout, scaled=False, norm=norm(d_model))
+            table, Learned(d_model, max_len), dropout, scaled=False, norm=norm())
         self.segments = nn.Embedding(segments, d_model)
-        self.stack = Encoder(n_layers, parts)
+        self.stack = Encoder([layer() for n in range(n_layers)])
         self.pooler = Pooler(d_model) if pooler else None
         self.pad_id = pad_id
         for embedding in (table, self.segments):
@@ -271,13 +275,13 @@ class Bert(nn.Module):
         "A vector for each word, which has read all the others."
         segments = torch.zeros_like(tokens) if segments is None else segments
         try:
-            x = self.embedding.words(tokens) + self.segments(segments)
+            x = self.embedding.word_vectors(tokens) + self.segments(segments)
         except IndexError:                 # on a CPU; looking beforehand would make a GPU wait
             known, kinds = len(self.embedding.weight), len(self.segments.weight)
             raise ValueError(f"Bert: ids must be from 0 to {known - 1} and segments from 0 to {kinds - 1}, "
                              f"and here they go from {tokens.min()} to {tokens.max()} and from "
                              f"{segments.min()} to {segments.max()}") from None
-        return self.stack(self.embedding.place(x), padding_mask(tokens, self.pad_id)[:, None, None])[0]
+        return self.stack(self.embedding.add_positions(x), padding_mask(tokens, self.pad_id)[:, None, None])
 
 
 class MaskedHead(nn.Module):

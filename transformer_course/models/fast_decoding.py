@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention import Dense, MultiHeadAttention, Projection
-from .transformer import (CrossAttention, Decoder, DecoderLayer, Output,
-                                                   SelfAttention, Transformer)
+from .attention import (CrossAttention, Dense, MultiHeadAttention, Projection,
+                                                 SelfAttention)
+from .ends import Output
+from .transformer import Decoder, DecoderLayer, EncoderDecoder
 
 # %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-10
 LEAST_SOURCE = 16   # places for source words: PyTorch's softmax over fewer is up to ten times slower (no vector instructions)
@@ -166,7 +167,8 @@ class FastLayer:
     def __init__(self, layer: DecoderLayer):
         own, cross = layer.self_attention.heads, layer.cross_attention.heads
         self.n_heads, self.d_head = own.n_heads, own.d_head
-        self.positions, self.residuals = layer.self_attention.places, layer.residuals
+        self.positions, self.pre_norm = layer.self_attention.positions, layer.pre_norm
+        self.norm_1, self.norm_2, self.norm_3 = layer.norm_1, layer.norm_2, layer.norm_3
         self.project = PackedLinear(own.in_proj.weight, own.in_proj.bias)
         self.join = PackedLinear(own.out_proj.weight, own.out_proj.bias)
         query = slice(cross.in_proj.d_out)     # the first rows; keys and values of the source were projected at the start
@@ -186,17 +188,22 @@ class FastLayer:
         source: Tensor,        # (2, n H, S, K)
         source_bias: Tensor,   # (n, 1, 1, S)
     ) -> Tensor:               # (N, D)
-        around_self, around_cross, around_feed_forward = self.residuals
-        x = around_self.after(x, self.attend_self(around_self.before(x), pairs, cache, places, self_bias, start))
-        x = around_cross.after(x, self.attend_source(around_cross.before(x), source, source_bias))
-        return around_feed_forward(x, self.feed_forward)
+        if self.pre_norm:
+            x = x + self.attend_self(self.norm_1(x), pairs, cache, places, self_bias, start)
+            x = x + self.attend_source(self.norm_2(x), source, source_bias)
+            return x + self.feed_forward(self.norm_3(x))
+        x = self.norm_1(x + self.attend_self(x, pairs, cache, places, self_bias, start))
+        x = self.norm_2(x + self.attend_source(x, source, source_bias))
+        return self.norm_3(x + self.feed_forward(x))
 
     def attend_self(self, x: Tensor, pairs: Tensor, cache: SharedCache, places: slice, self_bias: Tensor, start: int) -> Tensor:
         "Self-attention; parameters as in `__call__`."
         (n, W, R), H, K = cache.read.shape, self.n_heads, self.d_head
         query, key, value = self.project(x).view(n * W, 3, H, 1, K).unbind(1)               # (N, H, 1, K) each
-        bias = self.positions.bias(query, start + 1, start)
-        query, key = self.positions.ask(query, start), self.positions.turn(key, start)
+        bias = None
+        if self.positions is not None:
+            bias = self.positions.score_bias(query, start + 1, start)
+            query, key = self.positions.rotate_query(query, start), self.positions.rotate_key(key, start)
         keys, values = pairs
         for stored, new in (keys, key), (values, value):
             stored.view(n, H, R, K)[:, :, places] = split_hypotheses(new, n, W)
@@ -223,7 +230,7 @@ def packed(module: nn.Module) -> "nn.Module | PackedLinear":
     return copied
 
 # %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-16
-def _parts(model: Transformer) -> Iterator[tuple[nn.Module, type]]:
+def _parts(model: EncoderDecoder) -> Iterator[tuple[nn.Module, type]]:
     "Each part that `FastDecoder` computes in its own way, and the one class it knows for it; outer parts first."
     yield from ((model.output, Output), (model.decoder, Decoder))
     for layer in model.decoder.layers:
@@ -237,8 +244,8 @@ def _parts(model: Transformer) -> Iterator[tuple[nn.Module, type]]:
 def _obstacle(model: nn.Module) -> str | None:
     "What `FastDecoder` would need in place of what this model has; None if it can compute the model."
     kind = type(model)
-    if not isinstance(model, Transformer) or kind.start is not Transformer.start or kind.step is not Transformer.step:
-        return f"the start and step of lesson 23's Transformer, not those of {kind.__name__}"
+    if not isinstance(model, EncoderDecoder) or kind.start is not EncoderDecoder.start or kind.step is not EncoderDecoder.step:
+        return f"the start and step of lesson 23's EncoderDecoder, not those of {kind.__name__}"
     for part, known in _parts(model):
         if type(part) is not known:
             return f"{known.__name__}, not {type(part).__name__}"
@@ -256,7 +263,7 @@ class FastDecoder:
 
     def __init__(
         self,
-        model: Transformer,                 # in evaluation mode
+        model: EncoderDecoder,                 # in evaluation mode
         dtype: torch.dtype | None = None,   # of the weights and of all products; default: the model's own
     ):
         if obstacle := _obstacle(model):

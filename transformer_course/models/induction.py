@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import SPECIALS
-from .functional import causal_mask, check_sizes
+from .attention import attention_weights
+from .functional import check_sizes
 
 # %% ../../nbs/lessons/30a_induction.ipynb #cell-7
 @dataclass(frozen=True)
@@ -125,8 +126,9 @@ def attention_shares(
     found = {name: [] for name in PLACES}
     for rows, periods in map(data.draw, data.in_order()):
         tokens = rows[:, :-1]
-        mask = causal_mask(tokens.shape[1], tokens.device)
-        looks = model.stack(model.embedding(tokens), mask, need_weights=True)[1]    # layers of (B, H, T, T)
+        with attention_weights(model) as weights:
+            model.vectors(tokens)
+        looks = list(weights.values())                                  # layers of (B, H, T, T)
         row, t = second_copy(periods, data.length - 1).nonzero(as_tuple=True)
         t = t + 1                                             # place 0 predicts letter 1, which is at place 1
         for name, place in PLACES.items():

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
 from .additive import STEEP, PlaceScore
+from .ends import embedding_table
 from .functional import Dropout, padding_mask, projected_loss
 from .rnn import Hidden, Recurrent
-from .seq2seq import embedding_table
 
 # %% ../../nbs/lessons/15_luong.ipynb #cell-11
 class DotScore(nn.Module):

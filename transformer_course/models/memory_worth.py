@@ -6,12 +6,12 @@
 __all__ = ['multiply_adds']
 
 # %% ../../nbs/lessons/31c_memory_worth.ipynb #cell-4
-from .transformer_lm import TransformerLM
+from .transformer_lm import LanguageModel
 from .transformer_xl import RelativeXL
 
 # %% ../../nbs/lessons/31c_memory_worth.ipynb #cell-26
 def multiply_adds(
-    model: TransformerLM,         # or the `lm` of a TransformerXL; inside attention `RelativeXL`, or nothing
+    model: LanguageModel,         # or the `lm` of a TransformerXL; inside attention `RelativeXL`, or nothing
     new: int,                     # T, words that are read at once
     old: int = 0,                 # words before them, whose keys and values are kept
     scored: int | None = None,    # words whose next word is scored; None: all new ones
@@ -26,7 +26,7 @@ def multiply_adds(
         total += 4 * new * D * width + 2 * new * D * F_                         # Q, K, V, join; feed-forward
         total += 2 * new * (old + new) * width                                  # scores; mean of the values
         total += 2 * old * D * width if project else 0
-        if isinstance(attention.places, RelativeXL):
+        if isinstance(attention.positions, RelativeXL):
             total += new * (old + new) * width                                  # scores of the distances
             total += (old + new) * D * D if codes else 0
     return total + (new if scored is None else scored) * D * V

@@ -20,12 +20,12 @@ from torch.nn import functional as F
 
 from ..data.batching import Example, batch_plan, collate
 from ..data.text import EOS, PAD, Tokenizer
-from .attention import MultiHeadAttention
-from .blocks import FeedForward, Residual
+from .attention import CrossAttention, MultiHeadAttention, SelfAttention
+from .blocks import FeedForward
+from .ends import Embedding, Output, embedding_table
 from .functional import Dropout, check_sizes
 from .relative_positions import InAttention
-from .seq2seq import embedding_table
-from .transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
+from .transformer import Decoder, DecoderLayer, Encoder, EncoderDecoder, EncoderLayer
 
 # %% ../../nbs/lessons/33_text_to_text.ipynb #cell-65
 class Buckets(InAttention):
@@ -52,7 +52,7 @@ class Buckets(InAttention):
         self.both_ways, self.n_buckets, self.farthest = both_ways, n_buckets, farthest
         self.table = nn.Parameter(0.1 * torch.randn(n_buckets, n_heads))
 
-    def bucket(self, apart: Tensor) -> Tensor:   # key's place minus query's, any shape
+    def bucket(self, apart: Tensor) -> Tensor:   # key's position minus query's, any shape
         "The bucket of each distance."
         n = self.n_buckets // 2 if self.both_ways else self.n_buckets
         far, exact = apart.abs() if self.both_ways else (-apart).clamp(min=0), n // 2
@@ -60,15 +60,15 @@ class Buckets(InAttention):
         bucket = far.where(far < exact, (exact + steps.long()).clamp(max=n - 1))
         return bucket + n * (apart > 0) if self.both_ways else bucket
 
-    def bias(
+    def score_bias(
         self,
         query: Tensor,   # (B, H, T, K) at positions start … start + T - 1
         S: int,          # keys, at positions 0 … S - 1
         start: int = 0,
     ) -> Tensor:         # (H, T, S)
         "What to add to the scores."
-        places = torch.arange(start, start + query.shape[2], device=query.device)
-        apart = torch.arange(S, device=query.device) - places[:, None]                     # (T, S)
+        positions = torch.arange(start, start + query.shape[2], device=query.device)
+        apart = torch.arange(S, device=query.device) - positions[:, None]                  # (T, S)
         return self.table[self.bucket(apart)].permute(2, 0, 1)
 
 
@@ -92,7 +92,7 @@ class GatedFeedForward(nn.Module):
 
 # %% ../../nbs/lessons/33_text_to_text.ipynb #cell-66
 def t5(
-    words: int,                        # V
+    vocab_size: int,                   # V
     d_model: int = 128,                # D
     n_heads: int = 4,                  # H
     n_layers: int | tuple[int, int] = 2,   # of encoder and decoder
@@ -107,8 +107,8 @@ def t5(
     pad_id: int = PAD,
     eos_id: int = EOS,
     bos_id: int | None = None,         # a target begins with it; None: pad_id, as in the published T5
-) -> Transformer:
-    """A T5 [Raffel et al. 2020; version 1.1: Shazeer 2020]: our Transformer of other parts.
+) -> EncoderDecoder:
+    """A T5 [Raffel et al. 2020; version 1.1: Shazeer 2020]: our encoder and decoder of other parts.
 
     Root-mean-square norms before the sublayers, no biases, one table of buckets for all layers of a stack.
     Two conventions differ from the published files: our attention divides by √K, theirs does not, and with
@@ -119,25 +119,39 @@ def t5(
     if len(both) != 2:
         raise ValueError(f"t5: n_layers must be one number, or two for encoder and decoder, not {n_layers!r}")
     n_encoder, n_decoder = both
-    check_sizes("t5", words=words, d_model=d_model, n_heads=n_heads, encoder_layers=n_encoder,
+    check_sizes("t5", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads, encoder_layers=n_encoder,
                 decoder_layers=n_decoder, d_ff=d_ff, **{} if d_head is None else {"d_head": d_head})
-    norm = partial(nn.RMSNorm, eps=eps)
-    think = (partial(GatedFeedForward, d_model, d_ff, dropout=dropout) if gated
-             else partial(FeedForward, d_model, d_ff, dropout, bias=False))
 
-    def parts(both_ways: bool) -> Parts:
-        shared = Buckets(n_heads, both_ways, n_buckets, farthest)
-        attention = partial(MultiHeadAttention, d_model, n_heads, dropout, bias=False, d_head=d_head)
-        return Parts(attention=attention, feed_forward=think,
-                     residual=partial(Residual, d_model, dropout, "pre", norm),
-                     places=lambda: shared, final_norm=lambda: nn.Sequential(norm(d_model), Dropout(dropout)))
+    def heads():
+        return MultiHeadAttention(d_model, n_heads, dropout, bias=False, d_head=d_head)
 
-    table = embedding_table(words, d_model)
+    def feed_forward():
+        if gated:
+            return GatedFeedForward(d_model, d_ff, dropout=dropout)
+        return FeedForward(d_model, d_ff, dropout, bias=False)
+
+    def norms(count):
+        return [nn.RMSNorm(d_model, eps=eps) for sublayer in range(count)]
+
+    def encoder_layer(buckets):
+        return EncoderLayer(SelfAttention(heads(), buckets), feed_forward(), *norms(2),
+                            dropout, pre_norm=True)
+
+    def decoder_layer(buckets):
+        return DecoderLayer(SelfAttention(heads(), buckets), CrossAttention(heads()), feed_forward(),
+                            *norms(3), dropout, pre_norm=True)
+
+    def stack(kind, layer, n_layers, both_ways):
+        shared = Buckets(n_heads, both_ways, n_buckets, farthest)           # by all layers of the stack
+        return kind([layer(shared) for n in range(n_layers)], nn.Sequential(*norms(1), Dropout(dropout)))
+
+    table = embedding_table(vocab_size, d_model)
     embedding = Embedding(table, None, dropout, scaled=tied)
-    return Transformer.from_parts(
-        embedding, embedding, Encoder(n_encoder, parts(True)), Decoder(n_decoder, parts(False)),
-        Output(table if tied else nn.Linear(d_model, words, bias=False)),
-        pad_id, bos_id=pad_id if bos_id is None else bos_id, eos_id=eos_id)
+    encoder = stack(Encoder, encoder_layer, n_encoder, both_ways=True)
+    decoder = stack(Decoder, decoder_layer, n_decoder, both_ways=False)
+    output = Output(table if tied else nn.Linear(d_model, vocab_size, bias=False))
+    return EncoderDecoder(embedding, embedding, encoder, decoder, output, pad_id,
+                          bos_id=pad_id if bos_id is None else bos_id, eos_id=eos_id)
 
 # %% ../../nbs/lessons/33_text_to_text.ipynb #cell-67
 def sentinel_tokens(count: int = 100) -> tuple[str, ...]:

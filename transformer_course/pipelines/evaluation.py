@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..data.corpora import Pair
 from ..data.text import Tokenizer, pad
-from ..models.transformer import Transformer
+from ..models.transformer import EncoderDecoder
 from .decoding import encode_pairs
 from ..scoring import alignment_error_rate, bleu, chrf, exact_match, links_from_attention
 
@@ -79,7 +79,7 @@ def attention_weights(
     """
     if not attends(model):
         raise ValueError(f"a {type(model).__name__} has no attention to look at")
-    options = {"layer": layer, "head": head} if isinstance(model, Transformer) else {}
+    options = {"layer": layer, "head": head} if isinstance(model, EncoderDecoder) else {}
     device, weights = next(model.parameters()).device, []
     for first in range(0, len(pairs), 64):
         examples = encode_pairs(tokenizer, pairs[first:first + 64])
@@ -104,7 +104,7 @@ def attention_links(
 # %% ../../nbs/library/pipelines/25c_evaluation.ipynb #cell-14
 def attention_places(model: nn.Module) -> list[tuple[int | None, int | None]]:
     """Every layer and head of a model's cross-attention that can be read; None means the mean."""
-    if not isinstance(model, Transformer):
+    if not isinstance(model, EncoderDecoder):
         return [(None, None)]
     layers, heads = len(model.decoder.layers), model.decoder.layers[0].cross_attention.heads.n_heads
     return [(None, None), *((layer, head) for layer in range(layers) for head in (None, *range(heads)))]

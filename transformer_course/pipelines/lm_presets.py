@@ -13,8 +13,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..models.language_models import RNNLanguageModel, State
-from ..models.transformer_lm import SegmentBatches, TransformerLM, check_prompts
-from ..models.transformer_xl import StreamBatches, Streaming, TransformerXL
+from ..models.segments import SegmentBatches
+from ..models.transformer_lm import TransformerLM, check_prompts
+from ..models.transformer_xl import StreamBatches, Streaming, TransformerXL, WithMemory
 from .presets import known
 from ..protocols import BatchSource
 
@@ -139,10 +140,10 @@ def text_batches(
     preset: TextPreset,
 ) -> BatchSource:
     """Segments, or streams for a Transformer-XL. Raises ValueError if the text is too short for them."""
-    kind = StreamBatches if isinstance(model, TransformerXL) else SegmentBatches
+    kind = StreamBatches if isinstance(model, WithMemory) else SegmentBatches
     return kind(ids, preset.length, preset.rows)
 
 
 def trainable(model: nn.Module, preset: TextPreset) -> nn.Module:
     """What the training loop gets: the model itself or, with a Transformer-XL, the model and its memory."""
-    return Streaming(model, preset.rows) if isinstance(model, TransformerXL) else model
+    return Streaming(model, preset.rows) if isinstance(model, WithMemory) else model

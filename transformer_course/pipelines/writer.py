@@ -21,8 +21,8 @@ from ..data.corpora import Corpus, load
 from .lm_presets import (LANGUAGE_MODELS, TEXT_PRESETS, build_language_model,
                                                      text_batches, trainable)
 from ..data.text import Tokenizer
-from ..models.transformer_lm import window_losses
-from ..models.transformer_xl import TransformerXL, stream_losses
+from ..models.segments import window_losses
+from ..models.transformer_xl import WithMemory, stream_losses
 from .decoding import positions_in
 from .model_folder import load_model, save_model
 from .presets import known
@@ -92,7 +92,7 @@ def token_losses(
     """-log p of each token but the first, in nats. Raises ValueError if there are fewer than two tokens."""
     if len(ids) < 2:
         raise ValueError(f"a text of {len(ids)} tokens has nothing to predict")
-    if isinstance(model, TransformerXL):
+    if isinstance(model, WithMemory):
         return stream_losses(model, ids, length)
     return window_losses(model, ids, length, max(1, length // 2))
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.attention import Dense, MultiHeadAttention
+from ..models.attention import Dense, MultiHeadAttention, SelfAttention
 from ..models.bert import Bert, BertForPreTraining
-from ..models.blocks import FeedForward, Residual
+from ..models.blocks import FeedForward
 from ..models.positions import Learned, Sinusoidal
 from ..models.relative_positions import InAttention
 from ..models.t5 import Buckets, GatedFeedForward
-from ..models.transformer import SelfAttention, Transformer
-from ..models.transformer_lm import TransformerLM
+from ..models.transformer import DecoderLayer, EncoderDecoder, EncoderLayer
+from ..models.transformer_lm import LanguageModel
 from .families import BERT_WITH_TASKS, FAMILIES, GELU_TANH, Family, same_function
 
 # %% ../../nbs/library/published/34b_describing.ipynb #cell-6
@@ -42,13 +42,14 @@ def _all(model: nn.Module, kind: type | tuple) -> list:
 
 def _layers(name: str, model: nn.Module, pre: bool, norm: type, bias: bool) -> dict:
     "Sizes that every layout has; raises ValueError for what none can hold."
-    heads, residuals = _all(model, MultiHeadAttention), _all(model, Residual)
+    heads, layers = _all(model, MultiHeadAttention), _all(model, (EncoderLayer, DecoderLayer))
+    norms = [part for layer in layers for name, part in layer.named_children() if name.startswith("norm_")]
     feeds = _all(model, (FeedForward, GatedFeedForward))
-    _must(bool(heads and residuals and feeds), name, "a model without layers of attention and feed-forward")
-    before = _one(name, "where their norms are", [r.pre for r in residuals])
+    _must(bool(heads and layers and feeds), name, "a model without layers of attention and feed-forward")
+    before = _one(name, "where their norms are", [layer.pre_norm for layer in layers])
     _must(before == pre, name,
           "norms before the sublayers (pre-norm)" if before else "norms after the sublayers (post-norm)")
-    _must(all(type(r.norm) is norm for r in residuals), name, f"norms of another kind than {norm.__name__}")
+    _must(all(type(one) is norm for one in norms), name, f"norms of another kind than {norm.__name__}")
     _must(all(type(h.pattern) is Dense for h in heads), name, "another pattern of attention than Dense")
     with_bias = [h.in_proj.bias is not None for h in heads] + [f.contract.bias is not None for f in feeds]
     _must(all(one == bias for one in with_bias), name,
@@ -61,14 +62,15 @@ def _layers(name: str, model: nn.Module, pre: bool, norm: type, bias: bool) -> d
             "d_head": _one(name, "the size of a head", [h.d_head for h in heads]),
             "d_ff": _one(name, "d_ff", [f.contract.in_features for f in feeds]),
             "activation": activation,
-            "eps": _one(name, "the ε of their norms", [r.norm.eps for r in residuals]),
-            "dropout": _one(name, "dropout", [r.dropout.p for r in residuals]),
+            "eps": _one(name, "the ε of their norms", [one.eps for one in norms]),
+            "dropout": _one(name, "dropout", [layer.dropout.p for layer in layers]),
             "attention_dropout": _one(name, "attention dropout", [h.dropout for h in heads]),
             "ff_dropout": _one(name, "feed-forward dropout", [f.dropout.p for f in feeds])}
 
 
-def _no_places(name: str, model: nn.Module) -> None:
-    _must(all(type(s.places) is InAttention for s in _all(model, SelfAttention)), name,
+def _no_positions_inside(name: str, model: nn.Module) -> None:
+    inside = [around.positions for around in _all(model, SelfAttention)]
+    _must(all(one is None or type(one) is InAttention for one in inside), name,
           "positions inside attention (relative, rotary, ALiBi)")
 
 
@@ -84,12 +86,12 @@ def _only(facts: dict, *names: str) -> dict:
     return {name: facts[name] for name in names}
 
 # %% ../../nbs/library/published/34b_describing.ipynb #cell-8
-def _as_gpt2(model: TransformerLM) -> tuple[dict, dict[str, Tensor]]:
+def _as_gpt2(model: LanguageModel) -> tuple[dict, dict[str, Tensor]]:
     "Sizes and weights of the GPT-2 that is the same function."
     facts, weights = _layers("GPT-2", model, True, nn.LayerNorm, True), dict(model.named_parameters())
     embedding, output, last = model.embedding, model.output, model.stack.final_norm
     _usual_heads("GPT-2", facts)
-    _no_places("GPT-2", model)
+    _no_positions_inside("GPT-2", model)
     _must(isinstance(embedding.positions, (Learned, Sinusoidal)), "GPT-2", "a model without position codes")
     _must(embedding.norm is None and output.bias is None, "GPT-2",
           "a norm after the embedding, or a bias in the output")
@@ -102,7 +104,7 @@ def _as_gpt2(model: TransformerLM) -> tuple[dict, dict[str, Tensor]]:
             weights[f"stack.final_norm.{part}"] = weights[f"stack.final_norm.{part}"] / scale
     weights["embedding.positions.table"] = embedding.positions.table.to(embedding.weight.dtype)
     sizes = _only(facts, *USUAL, "eps") | {
-        "words": len(embedding.weight), "n_layers": len(model.stack.layers),
+        "vocab_size": len(embedding.weight), "n_layers": len(model.stack.layers),
         "max_len": len(embedding.positions.table), "tied": tied,
         "pad_id": model.pad_id, "bos_id": model.bos_id, "eos_id": model.eos_id}
     return sizes, weights
@@ -114,20 +116,20 @@ def _as_bert(model: Bert | BertForPreTraining) -> tuple[dict, dict[str, Tensor]]
     bert = model.bert if tasks else model
     facts = _layers("BERT", bert, False, nn.LayerNorm, True)
     _usual_heads("BERT", facts)
-    _no_places("BERT", bert)
+    _no_positions_inside("BERT", bert)
     _must(isinstance(bert.embedding.positions, Learned), "BERT", "positions that are not trained")
     _must(bert.embedding.norm.eps == facts["eps"], "BERT", "norms with several ε")
     _must(not tasks or same_function(model.words.activation, facts["activation"])
           and model.words.norm.eps == facts["eps"], "BERT",
           "a head with another activation or ε than the layers")
     sizes = _only(facts, *USUAL, "eps") | {
-        "words": len(bert.embedding.weight), "n_layers": len(bert.stack.layers),
+        "vocab_size": len(bert.embedding.weight), "n_layers": len(bert.stack.layers),
         "max_len": len(bert.embedding.positions.table), "segments": bert.segments.num_embeddings,
         "pad_id": bert.pad_id, "pooler": bert.pooler is not None}
     return sizes, dict(model.named_parameters())
 
 # %% ../../nbs/library/published/34b_describing.ipynb #cell-12
-def _as_t5(model: Transformer) -> tuple[dict, dict[str, Tensor]]:
+def _as_t5(model: EncoderDecoder) -> tuple[dict, dict[str, Tensor]]:
     "Sizes and weights of the T5 that is the same function."
     facts = _layers("T5", model, True, nn.RMSNorm, False)
     feeds = _all(model, (FeedForward, GatedFeedForward))
@@ -135,18 +137,18 @@ def _as_t5(model: Transformer) -> tuple[dict, dict[str, Tensor]]:
     _must(same_function(facts["activation"], GELU_TANH if gated else F.relu), "T5",
           "another activation than GELU by tanh (with gates) or ReLU (without)")
     for stack, both_ways in ((model.encoder, True), (model.decoder, False)):
-        places = [layer.self_attention.places for layer in stack.layers]
-        _must(all(p is places[0] for p in places) and isinstance(places[0], Buckets)
-              and places[0].both_ways == both_ways, "T5",
+        positions = [layer.self_attention.positions for layer in stack.layers]
+        _must(all(one is positions[0] for one in positions) and isinstance(positions[0], Buckets)
+              and positions[0].both_ways == both_ways, "T5",
               "other positions than one table of buckets for each stack")
     tied = model.output.table is model.tgt_embedding.table
     shared = model.src_embedding.table is model.tgt_embedding.table
     _must(shared and model.tgt_embedding.positions is None, "T5", "two embeddings, or position codes")
     _must(tied == (model.tgt_embedding.scale != 1), "T5",
           "an output of its own with scaled embeddings, or a shared one without")
-    tables = [stack.layers[0].self_attention.places for stack in (model.encoder, model.decoder)]
+    tables = [stack.layers[0].self_attention.positions for stack in (model.encoder, model.decoder)]
     sizes = _only(facts, "d_model", "n_heads", "d_head", "d_ff", "eps", "dropout") | {
-        "words": len(model.tgt_embedding.weight), "encoder_layers": len(model.encoder.layers),
+        "vocab_size": len(model.tgt_embedding.weight), "encoder_layers": len(model.encoder.layers),
         "decoder_layers": len(model.decoder.layers), "gated": gated, "tied": tied,
         "n_buckets": _one("T5", "buckets", [t.n_buckets for t in tables]),
         "farthest": _one("T5", "buckets", [t.farthest for t in tables]),
@@ -154,13 +156,13 @@ def _as_t5(model: Transformer) -> tuple[dict, dict[str, Tensor]]:
     return sizes, dict(model.named_parameters())
 
 # %% ../../nbs/library/published/34b_describing.ipynb #cell-14
-def _as_marian(model: Transformer, family: Family) -> tuple[dict, dict[str, Tensor]]:
+def _as_marian(model: EncoderDecoder, family: Family) -> tuple[dict, dict[str, Tensor]]:
     "Sizes and weights of the MarianMT (with pre-norm: Pegasus) that is the same function."
     name, pre = family.name, family.model_type == "pegasus"
     facts, weights = _layers(name, model, pre, nn.LayerNorm, True), dict(model.named_parameters())
     embedding = model.tgt_embedding
     _usual_heads(name, facts)
-    _no_places(name, model)
+    _no_positions_inside(name, model)
     _must(isinstance(embedding.positions, Sinusoidal), name, "positions that are not sinusoidal")
     _must(model.src_embedding.table is embedding.table is model.output.table, name,
           "separate matrices for source, target and output")
@@ -171,7 +173,7 @@ def _as_marian(model: Transformer, family: Family) -> tuple[dict, dict[str, Tens
                          for s in (model.encoder, model.decoder)), name, "another norm at the end")
     weights.setdefault("output.bias", torch.zeros_like(embedding.weight[:, 0]))
     sizes = _only(facts, *USUAL, "ff_dropout") | {
-        "words": len(embedding.weight), "encoder_layers": len(model.encoder.layers),
+        "vocab_size": len(embedding.weight), "encoder_layers": len(model.encoder.layers),
         "decoder_layers": len(model.decoder.layers), "scaled": embedding.scale != 1, "pre": pre,
         "max_len": len(embedding.positions.table),
         "pad_id": model.pad_id, "bos_id": model.bos_id, "eos_id": model.eos_id}
@@ -180,16 +182,16 @@ def _as_marian(model: Transformer, family: Family) -> tuple[dict, dict[str, Tens
 # %% ../../nbs/library/published/34b_describing.ipynb #cell-16
 def _kind(model: nn.Module) -> str:
     "The model_type of the layout that is nearest to a model."
-    if isinstance(model, TransformerLM):
+    if isinstance(model, LanguageModel):
         return "gpt2"
     if isinstance(model, (Bert, BertForPreTraining)):
         return "bert"
-    if not isinstance(model, Transformer):
+    if not isinstance(model, EncoderDecoder):
         raise ValueError(f"no published layout is known for a {type(model).__name__}: only for "
-                         "TransformerLM, Bert, BertForPreTraining and Transformer")
-    if isinstance(model.encoder.layers[0].self_attention.places, Buckets):
+                         "LanguageModel, Bert, BertForPreTraining and EncoderDecoder")
+    if isinstance(model.encoder.layers[0].self_attention.positions, Buckets):
         return "t5"
-    return "pegasus" if model.encoder.layers[0].residuals[0].pre else "marian"
+    return "pegasus" if model.encoder.layers[0].pre_norm else "marian"
 
 
 def describe(

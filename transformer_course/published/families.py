@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.attention import MultiHeadAttention
+from ..models.attention import CrossAttention, MultiHeadAttention, SelfAttention
 from ..models.bert import Bert, BertForPreTraining
-from ..models.blocks import FeedForward, Residual
+from ..models.blocks import FeedForward
+from ..models.ends import Embedding, Output, embedding_table
 from ..models.positions import Learned, Sinusoidal, sinusoids
-from ..models.seq2seq import embedding_table
 from ..models.t5 import t5
-from ..models.transformer import Decoder, Embedding, Encoder, Output, Parts, Transformer
-from ..models.transformer_lm import TransformerLM
+from ..models.transformer import Decoder, DecoderLayer, Encoder, EncoderDecoder, EncoderLayer
+from ..models.transformer_lm import LanguageModel
 
 # %% ../../nbs/library/published/34a_layouts.ipynb #cell-6
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ GPT2_NAMES = (
     ("embedding.table.weight", "transformer.wte.weight", "same"),
     ("embedding.positions.table", "transformer.wpe.weight", "same"),
     *under("stack.layers.{n}.", "transformer.h.{n}.",
-           ("residuals.0.norm.*", "ln_1.*", "same"),
+           ("norm_1.*", "ln_1.*", "same"),
            ("self_attention.heads.in_proj.*", "attn.c_attn.*", "transposed"),
            ("self_attention.heads.out_proj.*", "attn.c_proj.*", "transposed"),
-           ("residuals.1.norm.*", "ln_2.*", "same"),
+           ("norm_2.*", "ln_2.*", "same"),
            ("feed_forward.expand.*", "mlp.c_fc.*", "transposed"),
            ("feed_forward.contract.*", "mlp.c_proj.*", "transposed")),
     ("stack.final_norm.*", "transformer.ln_f.*", "same"),
@@ -104,10 +104,10 @@ BERT_NAMES = (
     *under("stack.layers.{n}.", "encoder.layer.{n}.",
            ("self_attention.heads.in_proj.*", "attention.self.{query+key+value}.*", "same"),
            ("self_attention.heads.out_proj.*", "attention.output.dense.*", "same"),
-           ("residuals.0.norm.*", "attention.output.LayerNorm.*", "same"),
+           ("norm_1.*", "attention.output.LayerNorm.*", "same"),
            ("feed_forward.expand.*", "intermediate.dense.*", "same"),
            ("feed_forward.contract.*", "output.dense.*", "same"),
-           ("residuals.1.norm.*", "output.LayerNorm.*", "same")),
+           ("norm_2.*", "output.LayerNorm.*", "same")),
     ("pooler.dense.*", "pooler.dense.*", "same", "pooler"))
 
 BERT_HEADS = (
@@ -117,23 +117,23 @@ BERT_HEADS = (
     ("follows.*", "cls.seq_relationship.*", "same"))
 
 
-def _t5_stack(ours: str, looks: tuple[str, ...]) -> tuple[Line, ...]:
-    "Lines of one stack; `looks` are its kinds of attention."
+def _t5_stack(ours: str, kinds: tuple[str, ...]) -> tuple[Line, ...]:
+    "Lines of one stack; `kinds` are its kinds of attention."
     own = {"SelfAttention": "self_attention", "EncDecAttention": "cross_attention"}
-    attentions = [line for i, look in enumerate(looks) for line in (
-        (f"{own[look]}.heads.in_proj.weight", f"layer.{i}.{look}.{{q+k+v}}.weight", "q times √K"),
-        (f"{own[look]}.heads.out_proj.weight", f"layer.{i}.{look}.o.weight", "same"),
-        (f"residuals.{i}.norm.weight", f"layer.{i}.layer_norm.weight", "same"))]
-    last = f"layer.{len(looks)}."
+    attentions = [line for i, kind in enumerate(kinds) for line in (
+        (f"{own[kind]}.heads.in_proj.weight", f"layer.{i}.{kind}.{{q+k+v}}.weight", "q times √K"),
+        (f"{own[kind]}.heads.out_proj.weight", f"layer.{i}.{kind}.o.weight", "same"),
+        (f"norm_{i + 1}.weight", f"layer.{i}.layer_norm.weight", "same"))]
+    last = f"layer.{len(kinds)}."
     return (
-        (f"{ours}.layers.0.self_attention.places.table",
+        (f"{ours}.layers.0.self_attention.positions.table",
          f"{ours}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "same"),
         *under(f"{ours}.layers.{{n}}.", f"{ours}.block.{{n}}.", *attentions,
                ("feed_forward.expand.weight", last + "DenseReluDense.wi.weight", "same", "not gated"),
                ("feed_forward.gate.weight", last + "DenseReluDense.wi_0.weight", "same", "gated"),
                ("feed_forward.expand.weight", last + "DenseReluDense.wi_1.weight", "same", "gated"),
                ("feed_forward.contract.weight", last + "DenseReluDense.wo.weight", "same"),
-               (f"residuals.{len(looks)}.norm.weight", last + "layer_norm.weight", "same")),
+               (f"norm_{len(kinds) + 1}.weight", last + "layer_norm.weight", "same")),
         (f"{ours}.final_norm.0.weight", f"{ours}.final_layer_norm.weight", "same"))
 
 
@@ -145,17 +145,17 @@ T5_NAMES = (
     ("output.table.weight", "lm_head.weight", "same", "not tied"))
 
 
-def _marian_stack(ours: str, looks: tuple[tuple[str, str], ...]) -> tuple[Line, ...]:
-    "Lines of one stack; `looks` are our and their names of its kinds of attention."
-    attentions = [line for i, (own, look) in enumerate(looks) for line in (
-        (f"{own}.heads.in_proj.*", f"{look}.{{q_proj+k_proj+v_proj}}.*", "columns"),
-        (f"{own}.heads.out_proj.*", f"{look}.out_proj.*", "rows"),
-        (f"residuals.{i}.norm.*", f"{look}_layer_norm.*", "rows"))]
+def _marian_stack(ours: str, kinds: tuple[tuple[str, str], ...]) -> tuple[Line, ...]:
+    "Lines of one stack; `kinds` are our and their names of its kinds of attention."
+    attentions = [line for i, (own, kind) in enumerate(kinds) for line in (
+        (f"{own}.heads.in_proj.*", f"{kind}.{{q_proj+k_proj+v_proj}}.*", "columns"),
+        (f"{own}.heads.out_proj.*", f"{kind}.out_proj.*", "rows"),
+        (f"norm_{i + 1}.*", f"{kind}_layer_norm.*", "rows"))]
     return (
         *under(f"{ours}.layers.{{n}}.", f"model.{ours}.layers.{{n}}.", *attentions,
                ("feed_forward.expand.*", "fc1.*", "columns"),
                ("feed_forward.contract.*", "fc2.*", "rows"),
-               (f"residuals.{len(looks)}.norm.*", "final_layer_norm.*", "rows")),
+               (f"norm_{len(kinds) + 1}.*", "final_layer_norm.*", "rows")),
         (f"{ours}.final_norm.*", f"model.{ours}.layer_norm.*", "rows", "pre"))
 
 
@@ -194,7 +194,7 @@ EVERYWHERE = {
     "add_cross_attention": (None, (False,), False)}
 
 GPT2_OPTIONS = {
-    "vocab_size": ("words", "size"),
+    "vocab_size": ("vocab_size", "size"),
     "n_embd": ("d_model", "size"),
     "n_head": ("n_heads", "size"),
     "n_layer": ("n_layers", "size"),
@@ -214,7 +214,7 @@ GPT2_OPTIONS = {
     "reorder_and_upcast_attn": (None, (False, True), False)}      # the same numbers, in another order
 
 BERT_OPTIONS = {
-    "vocab_size": ("words", "size"),
+    "vocab_size": ("vocab_size", "size"),
     "hidden_size": ("d_model", "size"),
     "num_attention_heads": ("n_heads", "size"),
     "num_hidden_layers": ("n_layers", "size"),
@@ -232,7 +232,7 @@ BERT_OPTIONS = {
     "tie_word_embeddings": (None, (True,), True)}
 
 T5_OPTIONS = {
-    "vocab_size": ("words", "size"),
+    "vocab_size": ("vocab_size", "size"),
     "d_model": ("d_model", "size"),
     "num_heads": ("n_heads", "size"),
     "d_kv": ("d_head", "size"),
@@ -255,8 +255,8 @@ T5_OPTIONS = {
     "n_positions": (None, "anything", None)}
 
 MARIAN_OPTIONS = {
-    "vocab_size": ("words", "size"),
-    "decoder_vocab_size": ("words", "size", "=vocab_size"),
+    "vocab_size": ("vocab_size", "size"),
+    "decoder_vocab_size": ("vocab_size", "size", "=vocab_size"),
     "d_model": ("d_model", "size"),
     "encoder_attention_heads": ("n_heads", "size"),
     "decoder_attention_heads": ("n_heads", "size"),
@@ -290,7 +290,7 @@ PEGASUS_OPTIONS = MARIAN_OPTIONS | {
 
 # %% ../../nbs/library/published/34a_layouts.ipynb #cell-12
 def gpt2(
-    words: int,                        # V
+    vocab_size: int,                   # V
     d_model: int,                      # D
     n_heads: int,                      # H
     n_layers: int,
@@ -304,20 +304,26 @@ def gpt2(
     pad_id: int = 50256,
     bos_id: int = 50256,
     eos_id: int = 50256,
-) -> TransformerLM:
+) -> LanguageModel:
     """A GPT-2 [Radford et al. 2019]: pre-norm, trained positions, embeddings as they are."""
-    table, norm = embedding_table(words, d_model), partial(nn.LayerNorm, eps=eps)
-    parts = Parts(attention=partial(MultiHeadAttention, d_model, n_heads, attention_dropout),
-                  feed_forward=partial(FeedForward, d_model, d_ff or 4 * d_model, activation=activation),
-                  residual=partial(Residual, d_model, dropout, "pre", norm),
-                  final_norm=partial(norm, d_model))
+    table = embedding_table(vocab_size, d_model)
+
+    def norm():
+        return nn.LayerNorm(d_model, eps=eps)
+
+    def layer():
+        around = SelfAttention(MultiHeadAttention(d_model, n_heads, attention_dropout))
+        thinking = FeedForward(d_model, d_ff or 4 * d_model, activation=activation)
+        return EncoderLayer(around, thinking, norm(), norm(), dropout, pre_norm=True)
+
     embedding = Embedding(table, Learned(d_model, max_len), dropout, scaled=False)
-    output = Output(table if tied else nn.Linear(d_model, words, bias=False))
-    return TransformerLM.from_parts(embedding, Encoder(n_layers, parts), output, pad_id, bos_id, eos_id)
+    output = Output(table if tied else nn.Linear(d_model, vocab_size, bias=False))
+    stack = Encoder([layer() for n in range(n_layers)], norm())
+    return LanguageModel(embedding, stack, output, pad_id, bos_id, eos_id)
 
 
 def marian(
-    words: int,                        # V
+    vocab_size: int,                   # V
     d_model: int,                      # D
     n_heads: int,                      # H
     encoder_layers: int,
@@ -333,17 +339,32 @@ def marian(
     pad_id: int = 0,
     bos_id: int = 0,                   # what a target begins with
     eos_id: int = 1,
-) -> Transformer:
+) -> EncoderDecoder:
     """A MarianMT [Junczys-Dowmunt et al. 2018]: the paper's Transformer, with a bias in the output."""
-    table = embedding_table(words, d_model)
-    parts = Parts(attention=partial(MultiHeadAttention, d_model, n_heads, attention_dropout),
-                  feed_forward=partial(FeedForward, d_model, d_ff, ff_dropout, activation),
-                  residual=partial(Residual, d_model, dropout, "pre" if pre else "post"),
-                  final_norm=partial(nn.LayerNorm, d_model) if pre else nn.Identity)
+    table = embedding_table(vocab_size, d_model)
+
+    def heads():
+        return MultiHeadAttention(d_model, n_heads, attention_dropout)
+
+    def feed_forward():
+        return FeedForward(d_model, d_ff, ff_dropout, activation)
+
+    def norms(count):
+        return [nn.LayerNorm(d_model) for sublayer in range(count)]
+
+    def encoder_layer():
+        return EncoderLayer(SelfAttention(heads()), feed_forward(), *norms(2), dropout, pre)
+
+    def decoder_layer():
+        return DecoderLayer(SelfAttention(heads()), CrossAttention(heads()), feed_forward(), *norms(3),
+                            dropout, pre)
+
     embedding = Embedding(table, Sinusoidal(d_model, max_len), dropout, scaled)
-    return Transformer.from_parts(
-        embedding, embedding, Encoder(encoder_layers, parts), Decoder(decoder_layers, parts),
-        Output(table, bias=True), pad_id, bos_id, eos_id)
+    ends = norms(2) if pre else [None, None]
+    encoder = Encoder([encoder_layer() for n in range(encoder_layers)], ends[0])
+    decoder = Decoder([decoder_layer() for n in range(decoder_layers)], ends[1])
+    return EncoderDecoder(embedding, embedding, encoder, decoder, Output(table, bias=True), pad_id, bos_id,
+                          eos_id)
 
 
 def _own_head(config: Mapping) -> Mapping:
@@ -352,7 +373,7 @@ def _own_head(config: Mapping) -> Mapping:
     return config | {"tie_word_embeddings": False} if own else config
 
 
-def _t5(encoder_layers: int, decoder_layers: int, **sizes) -> Transformer:
+def _t5(encoder_layers: int, decoder_layers: int, **sizes) -> EncoderDecoder:
     return t5(n_layers=(encoder_layers, decoder_layers), **sizes)
 
 
@@ -474,9 +495,9 @@ def read_options(
 def _check_ids(sizes: Mapping, where: str, names: Mapping[str, str]) -> None:
     "Raise ValueError if a special word lies outside the vocabulary."
     for ours in ("pad_id", "bos_id", "eos_id"):
-        if sizes.get(ours, 0) >= sizes["words"]:
+        if sizes.get(ours, 0) >= sizes["vocab_size"]:
             raise ValueError(f"{where}{names.get(ours, ours)} is {sizes[ours]}, and ids must be less than "
-                             f"the number of words, which is {sizes['words']}")
+                             f"the number of words, which is {sizes['vocab_size']}")
 
 
 def same_function(one: Callable, other: Callable) -> bool:

@@ -234,7 +234,7 @@ def from_pretrained(
     dtype: torch.dtype = torch.float32,
     model_type: str | None = None,        # for a config.json that names none, as those before 2020
     **hub_options,                        # revision, token, cache_dir, … of `snapshot_download`
-) -> nn.Module:                           # a TransformerLM, Bert, BertForPreTraining or Transformer
+) -> nn.Module:                           # a LanguageModel, Bert, BertForPreTraining or EncoderDecoder
     """A published GPT-2, BERT, T5, MarianMT or Pegasus as a model of this library.
 
     Raises FileNotFoundError if there is no such model. Raises ValueError, with the name of the file, option
@@ -280,9 +280,9 @@ def save_pretrained(
     Raises ValueError, with the reason, if the layout cannot hold the model, or the tokenizer does not fit it.
     """
     family, sizes, weights = describe(model, model_type)
-    if tokenizer is not None and len(tokenizer) > sizes["words"]:
+    if tokenizer is not None and len(tokenizer) > sizes["vocab_size"]:
         raise ValueError(f"the tokenizer does not fit the model: it knows {len(tokenizer):,} pieces, and the "
-                         f"model {sizes['words']:,}")
+                         f"model {sizes['vocab_size']:,}")
     tensors = to_theirs(family, sizes, weights)
     if family.keeps_codes:
         tensors |= {name: codes(sizes, sizes["max_len"]).to(weights["tgt_embedding.table.weight"].dtype)
