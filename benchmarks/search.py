@@ -17,22 +17,40 @@ from torch.testing import assert_close
 
 from timing import interleaved, record, show, summary
 from transformer_course.models.seq2seq import Seq2Seq
-from transformer_course.search.beam import _fast_candidates, _log_probs, _plain_candidates, beam_search
+from transformer_course.search.beam import beam_search
 from transformer_course.search.exact import astar_search
+from transformer_course.search.top_k import end_and_best_words
 
 B, V = 100, 8000
 SENTENCES, WORDS, BEAM, LONGEST = 30, 1000, 5, 15
 TABLES, TABLE_WORDS, TABLE_LONGEST = 60, 12, 10
 
 
+def log_probs(logits, banned):
+    return logits.float().log_softmax(-1).index_fill_(1, banned, -math.inf)
+
+
 def plain(logits, scores, banned, eos_id, count):
     """log_softmax of all logits, scores added, topk over the W V extensions of each sentence."""
-    return _plain_candidates(_log_probs(logits, banned), scores, eos_id, count)
+    logp = log_probs(logits, banned)
+    total = scores[:, :, None] + logp.view(*scores.shape, -1)
+    ends = total[:, :, eos_id].clone()
+    total[:, :, eos_id] = -math.inf
+    best, place = total.flatten(1).topk(count)
+    return best, place // V, place % V, ends
+
+
+def grouped(logits, scores, banned, eos_id, count):
+    """What beam search does: the best words of each hypothesis from groups, then the best of those."""
+    (n, W), C = scores.shape, count
+    end, best, word = end_and_best_words(logits, lambda some: log_probs(some, banned), eos_id, C)
+    best, place = (scores[:, :, None] + best.view(n, W, C)).flatten(1).topk(count)
+    return best, place // C, word.view(n, W * C).gather(1, place), scores + end.view(n, W)
 
 
 def plain_max(logits, scores, banned, eos_id, count):
-    """What greedy search does: log_softmax and the place of the maximum."""
-    logp = _log_probs(logits, banned)
+    """What greedy search does: log_softmax and the position of the maximum."""
+    logp = log_probs(logits, banned)
     word = logp.argmax(-1, keepdim=True)
     return logp.gather(1, word) + scores, torch.zeros_like(word), word, scores + logp[:, eos_id, None]
 
@@ -141,7 +159,7 @@ def main() -> None:
     for title, width, count in (("beam of 5", 5, 6), ("greedy", 1, 1)):
         logits = 3 * torch.randn(B * width, V, device=device)
         scores = -5 * torch.rand(B, width, device=device)
-        choices = {"log_softmax and topk": plain, "groups, then topk": _fast_candidates}
+        choices = {"log_softmax and topk": plain, "groups, then topk": grouped}
         if width == count == 1:
             choices["log_softmax and max"] = plain_max
         arguments = logits, scores, banned, 2, count

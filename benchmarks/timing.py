@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from transformer_course.training.settings import matmul_precision
 from transformer_course.training.trainer import matmul_precision
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))

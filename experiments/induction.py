@@ -17,6 +17,7 @@ from records import RESULTS, facts, write
 from transformer_course.models.induction import RepeatedBlocks, attention_shares, copy_losses, without_heads
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, fit
 
 NAME, STEPS, RATE, HEADS = "induction", 600, 0.006, 2

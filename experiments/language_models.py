@@ -44,6 +44,7 @@ from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.models.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.settings import Settings, adam
 from transformer_course.training.trainer import Settings, adam, evaluate_loss, fit
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))

@@ -27,6 +27,7 @@ from transformer_course.data.corpora import load
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.transformer import Transformer
 from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.training.settings import Settings, adam
 from transformer_course.training.trainer import Settings, adam, fit
 
 

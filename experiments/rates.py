@@ -25,6 +25,7 @@ from transformer_course.pipelines.presets import PRESETS, build
 from transformer_course.pipelines.runs import Job, settings_for, tokenizer_for
 from transformer_course.pipelines.translator import Translator
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 MICRO = PRESETS["micro"]

@@ -30,6 +30,7 @@ from transformer_course.pipelines.presets import PRESETS
 from transformer_course.pipelines.translator import Translator
 from transformer_course.training.checkpoints import mean_weights, put_weights
 from transformer_course.training.schedules import inverse_sqrt, linear_decay
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, Trainer, evaluate_loss
 
 TINY = PRESETS["tiny"]
@@ -115,8 +116,8 @@ class FreshPieces:
 def score(trainer: Trainer, n: int, tokenizer: Tokenizer, valid: list) -> dict:
     """BLEU and loss on valid with the mean of the last n epochs' weights."""
     put_weights(trainer.model, mean_weights(list(trainer.kept.values())[-n:]))
-    translator, words = Translator(trainer.model, tokenizer, {}), sum(map(trainer.valid.tokens, trainer.valid.in_order()))
-    return {"loss_per_pair": evaluate_loss(trainer.model, trainer.valid) * words / len(valid),
+    translator, words = Translator(trainer.model, tokenizer, {}), sum(map(trainer.loop.valid.tokens, trainer.loop.valid.in_order()))
+    return {"loss_per_pair": evaluate_loss(trainer.model, trainer.loop.valid) * words / len(valid),
             **{f"beam {k}": translator.evaluate(valid, "valid", k).bleu for k in (1, 5)}}
 
 
@@ -137,11 +138,11 @@ def run(changes: dict, seed: int, epochs: int, corpus) -> dict:
     schedule = SCHEDULES[given["schedule"]](given["peak"], round(given["warmup"] * steps))
     trainer = Trainer(model, batches, schedule, PairBatches(encode_pairs(tokenizer, valid), given["batch_tokens"]), settings)
     trainer.run(steps, None, False)
-    assert (trainer.epoch, trainer.position) == (epochs, 0)      # so the weights averaged are those of whole epochs
-    return {"seed": seed, **began, "steps": steps, "tokens": trainer.tokens, "seconds": trainer.seconds,
+    assert (trainer.loop.epoch, trainer.loop.position) == (epochs, 0)      # so the weights averaged are those of whole epochs
+    return {"seed": seed, **began, "steps": steps, "tokens": trainer.loop.tokens, "seconds": trainer.loop.seconds,
             "valid": {f"mean of {n}": score(trainer, n, tokenizer, valid) for n in AVERAGED},
             "parameters": sum(p.numel() for p in model.parameters()),
-            "history": [{k: round(v, 4) for k, v in epoch.items()} for epoch in trainer.history]}
+            "history": [{k: round(v, 4) for k, v in epoch.items()} for epoch in trainer.loop.history]}
 
 
 def noted(path, epochs: int) -> dict:

@@ -27,6 +27,7 @@ from transformer_course.data.text import BOS, EOS, UNK, Tokenizer, pad
 from transformer_course.models.language_models import NGramModel, RNNLanguageModel
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 NAME, ROWS, STEPS, FIRST_RATE = "units", 12, 300, 0.005

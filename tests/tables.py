@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.testing import assert_close
 
-from transformer_course.search.beam import ForbiddenWords, ForcedBeginning, NoRepeatedNgrams
+from transformer_course.search.word_rules import ForbiddenWords, ForcedBeginning, NoRepeatedNgrams
 
 
 @dataclass

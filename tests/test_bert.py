@@ -14,6 +14,7 @@ from transformer_course import protocols
 from transformer_course.models.bert import (
     Bert, BertForPreTraining, MaskedHead, PretrainingBatches, TextClassifier, join_pair, mask_words, word_starts)
 from transformer_course.data.text import BOS, EOS, PAD, Tokenizer
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 WORDS, MASK = 23, 4

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tables import RULES, Marked, Tables, exhaustive, norm_of, same, sources
-from transformer_course.search.beam import NoRepeatedNgrams, beam_search
+from transformer_course.search.beam import beam_search
 from transformer_course.search.exact import Proof, astar_search, viterbi
+from transformer_course.search.word_rules import NoRepeatedNgrams
 
 
 # A*: the exact best, with and without a heuristic

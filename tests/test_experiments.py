@@ -16,6 +16,7 @@ from transformer_course.models.language_models import NGramModel
 from transformer_course.models.transformer import Transformer
 from transformer_course.search.beam import beam_search
 from transformer_course.training.checkpoints import put_weights
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, Trainer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
@@ -80,7 +81,7 @@ def test_last_epochs_and_their_mean_are_those_of_the_trainer(tmp_path):
     for extra in (0, 2):                                      # stopped at the end of an epoch, and within one
         model, folder = Transformer(23, 23, dropout=0.0, **SIZES), tmp_path / str(extra) / "checkpoints"
         trainer = Trainer(model, PairBatches(examples, 30), lambda step, progress: 1e-2, settings=settings, folder=folder)
-        trainer.run(steps=4 * len(trainer.steps_of(0)) + extra, progress=False)
+        trainer.run(steps=4 * len(trainer.loop.steps_of(0)) + extra, progress=False)
         trainer.save()
         now = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         trainer.put_result()

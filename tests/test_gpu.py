@@ -6,6 +6,7 @@ from torch.testing import assert_close
 from transformer_course.data.batching import PairBatches
 from transformer_course.pipelines.presets import MODELS
 from transformer_course.search.beam import beam_search, greedy_search
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, Trainer, fit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -49,4 +50,4 @@ def test_training_at_its_own_precision_lowers_the_loss(name, tmp_path):
     assert first.history[-1]["valid"] < first.history[0]["valid"]
     again = Trainer(MODELS[name](V, V), batches, first.schedule, batches, settings, folder=tmp_path)
     again.load()
-    assert again.step == 30
+    assert again.loop.step == 30

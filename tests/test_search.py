@@ -1,6 +1,8 @@
 """Searches on random tables of every shape, against exhaustive enumeration and a search without batches or tensors."""
 import itertools
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,9 +11,12 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tables import RULES, Marked, Seen, Tables, exhaustive, norm_of, same, sources
-from transformer_course.search.beam import beam as search_module
-from transformer_course.search.beam import (ForbiddenWords, ForcedBeginning, Hypotheses, NoRepeatedNgrams, beam_search, greedy_search,
-                                       sample)
+from transformer_course.search import beam as search_module
+from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.search.hypotheses import Hypotheses
+from transformer_course.search.request import Request
+from transformer_course.search.top_k import end_and_best_words
+from transformer_course.search.word_rules import ForbiddenWords, ForcedBeginning, NoRepeatedNgrams
 
 
 def naive_beam(model, source, K, max_len, min_len, norm, exact_stop=True):
@@ -189,20 +194,38 @@ def test_large_vocabularies_and_beams(V, K):
 
 
 @given(n=st.integers(1, 3), W=st.integers(1, 4), V=st.sampled_from([4, 20, 219, 1000, 1019, 4019]), seed=st.integers(0, 10**6),
-       wanted=st.sampled_from([1, 2, 5, 6, 20, 300]), short=st.booleans(), last=st.sampled_from([0.0, 5.0]))
-def test_fast_candidates_are_the_plain_ones(n, W, V, seed, wanted, short, last):
+       wanted=st.sampled_from([1, 2, 5, 6, 20, 300]), short=st.booleans(), last=st.sampled_from([0.0, 5.0]), ruled=st.booleans())
+def test_candidates_are_the_best_of_all_sums(n, W, V, seed, wanted, short, last, ruled):
+    """Whatever is done to be fast: log_softmax of everything, add, and rank all W V sums of a sentence."""
     draw = torch.Generator().manual_seed(seed)
     logits, scores = 2 * torch.randn(n * W, V, generator=draw), -5 * torch.rand(n, W, generator=draw)
     logits[:, -3:] += last                                  # words that are in no group may win
-    banned, count = torch.tensor([0, 1, 2] if short else [0, 1]), min(wanted, W * V)
-    fast = search_module._fast_candidates(logits, scores, banned, 2, count)
-    plain = search_module._plain_candidates(search_module._log_probs(logits, banned), scores, 2, count)
-    assert_close(fast.best, plain.best)
-    assert_close(fast.ends, plain.ends)
-    possible = plain.best > -math.inf
-    assert torch.equal(fast.origin[possible], plain.origin[possible]) and torch.equal(fast.word[possible], plain.word[possible])
-    assert plain.best.shape == (n, count) and not (plain.word[possible][:, None] == torch.tensor([0, 1, 2])).any()
-    assert_close(plain.ends.flatten(), scores.flatten() + (-math.inf if short else logits.log_softmax(-1)[:, 2]))
+    model = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2)
+    request = Request(model, sources(n), 9, min_len=4, adjust=(lambda logp, words, sentence: logp) if ruled else None)
+    beam = replace(search_module._first_beam(request, wanted - 1 or 1), scores=scores, words=torch.full((n, W, 2), 3))
+    found = search_module._rank(request, beam, logits, t=3 if short else 4)
+    logp = logits.log_softmax(-1).index_fill(1, torch.tensor([0, 1, 2] if short else [0, 1]), -math.inf)
+    total = scores[:, :, None] + logp.view(n, W, V)
+    assert_close(found.ends, total[:, :, 2])
+    total[:, :, 2] = -math.inf
+    count = min((wanted - 1 or 1) + 1, W * V)
+    best, place = total.flatten(1).topk(count)
+    possible = best > -math.inf
+    assert_close(found.best, best)
+    assert torch.equal(found.origin[possible], place[possible] // V) and torch.equal(found.word[possible], place[possible] % V)
+    assert best.shape == (n, count) and not (found.word[possible][:, None] == torch.tensor([0, 1, 2])).any()
+
+
+@given(N=st.integers(1, 9), V=st.sampled_from([4, 219, 1019, 4019]), count=st.integers(1, 30), seed=st.integers(0, 10**6))
+def test_the_end_and_the_best_other_words(N, V, count, seed):
+    logits, count = 2 * torch.randn(N, V, generator=torch.Generator().manual_seed(seed)), min(count, V)
+    end, best, words = end_and_best_words(logits, lambda some: some.log_softmax(-1), 2, count)
+    logp = logits.log_softmax(-1)
+    assert_close(end, logp[:, 2])
+    theirs = logp.index_fill(1, torch.tensor([2]), -math.inf).topk(count)
+    possible = theirs.values > -math.inf
+    assert_close(best, theirs.values)
+    assert torch.equal(words[possible], theirs.indices[possible])
 
 
 # Each sentence with its own limit, the first word, and functions that adjust
@@ -237,7 +260,7 @@ def test_a_batch_with_limits_is_its_sentences(name, problem, seed, endless, pad_
 def test_when_we_look_changes_nothing_with_limits(name, monkeypatch):
     model, limits = Tables(6, 6, 5, seed=2), torch.tensor([1, 5, 3, 2, 4, 3])
     found = searches[name](model, sources(6), limits)
-    monkeypatch.setattr(search_module, "_time_to_look", lambda t, device: False)
+    monkeypatch.setattr(search_module, "time_to_look", lambda t, device: False)
     late = searches[name](model, sources(6), limits)
     assert late.nbest == found.nbest and torch.equal(late.tokens, found.tokens)
 
@@ -444,7 +467,7 @@ def test_when_we_look_changes_nothing(exact_stop, problem, K, penalty, every):
     model = Tables(n, **problem)
     found = beam_search(model, sources(n), K, max_len, 0, penalty, exact_stop=exact_stop)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "_time_to_look", lambda t, device: t % every == 0)
+        patch.setattr(search_module, "time_to_look", lambda t, device: t % every == 0)
         late = beam_search(model, sources(n), K, max_len, 0, penalty, exact_stop=exact_stop)
     assert late.nbest == found.nbest and torch.equal(late.tokens, found.tokens)
 

@@ -19,11 +19,15 @@ import torch
 from torch.testing import assert_close
 
 from transformer_course.data.batching import PairBatches, batch_plan
-from transformer_course.files import CHECKSUMS, FolderLock, read_files
+from transformer_course.files import CHECKSUMS, FolderLock, first_line, read_files
 from transformer_course.models.transformer import Transformer
+from transformer_course.training import loop as loop_module
+from transformer_course.training import trainer as training
 from transformer_course.training.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
-from transformer_course.training.trainer import trainer as training
-from transformer_course.training.trainer import Settings, Trainer, adam, evaluate_loss, fit, matmul_precision
+from transformer_course.training.pacing import Budget
+from transformer_course.training.settings import Settings, adam, matmul_precision
+from transformer_course.training.trainer import (Settings, Trainer, adam, evaluate_loss, fit,
+                                                 matmul_precision, trainer as training)
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")
 STEPS = 40
@@ -31,7 +35,8 @@ MODEL = textwrap.dedent("""
     import os, sys, torch, random
     from transformer_course.data.batching import PairBatches
     from transformer_course.models.transformer import Transformer
-    from transformer_course.training.trainer import Settings, Trainer
+    from transformer_course.training.settings import Settings
+    from transformer_course.training.trainer import Trainer
     import safetensors.torch
 
     torch.set_num_threads(1)
@@ -51,7 +56,7 @@ MODEL = textwrap.dedent("""
 CHILD = MODEL + textwrap.dedent("""
     folder, result = sys.argv[1:]
     model = transformer(0.2)
-    settings = Settings(average=2, device="cpu", checkpoint_steps=3)
+    settings = Settings(average=2, device="cpu", checkpoint_seconds=0.0)
     trainer = Trainer(model, learn, schedule, valid, settings, folder=folder)
     trainer.load()
     trainer.run(steps=%d, progress=sys.stderr.isatty())
@@ -157,7 +162,7 @@ def trainer(folder, **settings):
 
 
 def test_all_checkpoints_damaged_is_said_and_nothing_is_deleted(tmp_path, capsys):
-    first = trainer(tmp_path, checkpoint_steps=2)
+    first = trainer(tmp_path, checkpoint_seconds=0.0)
     first.run(steps=4, progress=False)
     files = [path / "weights.safetensors" for path in checkpoint_folders(tmp_path)]
     assert len(files) == 2
@@ -176,7 +181,7 @@ def test_a_half_written_checkpoint_is_not_taken_for_one(tmp_path):
     part.mkdir()
     (part / "weights.safetensors").write_bytes(b"half")
     again = trainer(tmp_path)
-    assert again.load().name == "step-00000003" and again.step == 3
+    assert again.load().name == "step-00000003" and again.loop.step == 3
 
 
 def test_without_checkpoint_there_is_nothing_to_load(tmp_path):
@@ -203,13 +208,13 @@ def test_minutes_end_the_run_and_progress_reaches_the_schedule():
 
 
 def test_weights_that_are_not_numbers_never_replace_good_ones(tmp_path):
-    run = trainer(tmp_path, checkpoint_steps=2)
+    run = trainer(tmp_path, checkpoint_seconds=0.0)
     run.run(steps=2, progress=False)
     good = checkpoint_folders(tmp_path)
-    run.schedule = lambda step, progress: float("nan")
+    run.loop.schedule = lambda step, progress: float("nan")
     with pytest.raises(FloatingPointError):
         run.run(steps=40, progress=False)
-    assert checkpoint_folders(tmp_path)[:1] == good[-1:]
+    assert checkpoint_folders(tmp_path) == good and len(good) == 2
     for path in good:
         kept = safetensors.torch.load(read_files(path)["weights.safetensors"])
         weights = [tensor for name, tensor in kept.items() if name.startswith("model.")]
@@ -226,7 +231,7 @@ def test_an_epoch_that_ends_with_the_budget_is_recorded():
     run = trainer(None)
     plan = len(batch_plan(examples(), 20))
     run.run(steps=plan, progress=False)
-    assert len(run.history) == 1 and run.epoch == 1 and run.position == 0
+    assert len(run.loop.history) == 1 and run.loop.epoch == 1 and run.loop.position == 0
 
 
 def test_sentences_too_long_are_refused_before_anything_is_trained():
@@ -260,9 +265,16 @@ def test_a_loss_that_is_not_finite_is_reported():
 
 
 RANKS = MODEL + textwrap.dedent("""
-    folder, steps, accumulate, dropout = sys.argv[1], *map(float, sys.argv[2:])
-    settings = Settings(device="cpu", precision="highest", checkpoint_steps=5, average=2, accumulate=int(accumulate))
-    trainer = Trainer(transformer(dropout), learn, schedule, valid, settings, folder=folder)
+    folder, steps, joined, dropout = sys.argv[1], *map(float, sys.argv[2:])
+
+    class Joined(PairBatches):
+        "So many batches as one."
+        def plan(self, seed, epoch):
+            batches, size = super().plan(seed, epoch), int(joined)
+            return [sum(batches[first:first + size], []) for first in range(0, len(batches), size)]
+
+    settings = Settings(device="cpu", precision="highest", checkpoint_seconds=0.0, average=2)
+    trainer = Trainer(transformer(dropout), Joined(examples, 40), schedule, valid, settings, folder=folder)
     trainer.load()
     trainer.run(steps=int(steps), progress=False)
     if torch.distributed.is_initialized():     # all is written; when PyTorch ends the group's threads, now and then
@@ -271,12 +283,12 @@ RANKS = MODEL + textwrap.dedent("""
 """)
 
 
-def ranks(processes: int, folder: Path, steps: int, accumulate: int = 1, dropout: float = 0.0) -> subprocess.Popen:
+def ranks(processes: int, folder: Path, steps: int, joined: int = 1, dropout: float = 0.0) -> subprocess.Popen:
     "Start a run of several processes with PyTorch's launcher."
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(RANKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes),
-               str(folder / "script.py"), *map(str, (folder, steps, accumulate, dropout))]
+               str(folder / "script.py"), *map(str, (folder, steps, joined, dropout))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -313,7 +325,7 @@ def test_two_processes_that_were_stopped_end_with_the_same_bits(tmp_path):
 def test_one_two_and_four_processes_with_the_same_global_batch_follow_the_same_loss(tmp_path):
     found = {}
     for processes in (1, 2, 4):
-        run = ranks(processes, tmp_path / str(processes), 10, accumulate=4 // processes)
+        run = ranks(processes, tmp_path / str(processes), 10, joined=4 // processes)
         found[processes] = finished(run, tmp_path / str(processes))
     one = found[1][0]
     assert len(one["history"]) >= 2 and one["position"] > 0
@@ -359,7 +371,7 @@ def spoilt_tensors(tensors: dict):
 
 def test_files_that_carry_a_valid_checksum_and_hold_something_else_are_one_error_that_names_them(tmp_path):
     run = trainer(tmp_path, average=2)
-    run.run(steps=len(run.steps_of(0)) + 2, progress=False)
+    run.run(steps=len(run.loop.steps_of(0)) + 2, progress=False)
     (newest,) = checkpoint_folders(tmp_path)
     files = read_files(newest)
     spoilt = [("state.json", content) for content in spoilt_states(json.loads(files["state.json"]))]
@@ -410,23 +422,6 @@ def test_another_number_of_threads_is_said(tmp_path, capsys):
     assert f"began with {before} threads and goes on with {before + 1}" in capsys.readouterr().err
 
 
-def test_threads_that_ask_for_a_precision_leave_the_process_as_it_was():
-    before, barrier = torch.get_float32_matmul_precision(), threading.Barrier(8)
-
-    def ask(number):
-        for turn in range(50):
-            barrier.wait(60)
-            with matmul_precision("medium" if number % 2 else "high"):
-                time.sleep(0.0001 * ((number * turn) % 5))
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert torch.get_float32_matmul_precision() == before
-
-
 def test_a_precision_that_does_not_exist_changes_nothing():
     before = torch.get_float32_matmul_precision()
     with pytest.raises(ValueError, match="not 'half'"):
@@ -438,8 +433,8 @@ def test_a_precision_that_does_not_exist_changes_nothing():
 
 
 def test_the_weights_of_an_epoch_are_written_once(tmp_path):
-    run = trainer(tmp_path, average=3, checkpoint_steps=1)
-    epoch = len(run.steps_of(0))
+    run = trainer(tmp_path, average=3, checkpoint_seconds=0.0)
+    epoch = len(run.loop.steps_of(0))
     run.run(steps=2 * epoch + 1, progress=False)
     written = {path.name: (path / "weights.safetensors").stat().st_mtime_ns for path in tmp_path.glob("epoch-*")}
     run.run(steps=2 * epoch + 3, progress=False)
@@ -450,26 +445,6 @@ def test_the_weights_of_an_epoch_are_written_once(tmp_path):
     run.run(steps=6 * epoch, progress=False)
     epochs = sorted(path.name for path in tmp_path.glob("epoch-*"))
     assert epochs == ["epoch-3", "epoch-4", "epoch-5", "epoch-6"]      # the checkpoint before the newest needs 3 to 5
-
-
-def test_the_best_epoch_survives_a_pause(tmp_path):
-    "A learning rate that ruins the model after some steps; the pause comes after the best epoch."
-    def run(folder, *stops):
-        for stop in stops:
-            torch.manual_seed(0)
-            model = Transformer(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
-            piece = Trainer(model, BATCHES, lambda step, progress: 0.01 if step < 20 else 0.5, BATCHES,
-                            Settings(device="cpu", keep_best=True), folder=folder)
-            piece.load()
-            piece.run(steps=stop, progress=False)
-        piece.put_result()
-        return piece
-
-    whole, pieces = run(tmp_path / "whole", 50), run(tmp_path / "pieces", 35, 50)
-    losses = [record["valid"] for record in whole.history]
-    assert losses.index(min(losses)) < len(losses) - 1 and list(whole.kept) == [losses.index(min(losses)) + 1]
-    for a, b in zip(whole.model.parameters(), pieces.model.parameters(), strict=True):
-        assert torch.equal(a, b)
 
 
 def test_another_optimizer_is_another_run_and_any_can_be_resumed(tmp_path):
@@ -523,7 +498,7 @@ def test_a_kill_during_validation_loses_no_record(tmp_path):
 
     def made():
         return Trainer(small_model(), BATCHES, lambda step, progress: 0.01, Killed(examples(9), 20),
-                       Settings(device="cpu", checkpoint_steps=1), folder=tmp_path)
+                       Settings(device="cpu", checkpoint_seconds=0.0), folder=tmp_path)
 
     armed, epoch = False, len(BATCHES.plan(1, 0))
     killed = made()
@@ -534,13 +509,13 @@ def test_a_kill_during_validation_loses_no_record(tmp_path):
     again = made()
     again.load()
     again.run(steps=epoch, progress=False)
-    assert [record["step"] for record in again.history] == [epoch] and (again.epoch, again.position) == (1, 0)
+    assert [record["step"] for record in again.loop.history] == [epoch] and (again.loop.epoch, again.loop.position) == (1, 0)
 
 
 def test_the_clock_of_many_processes_goes_on_after_months(monkeypatch):
-    run = trainer(None)
+    run = trainer(None).loop
     monkeypatch.setattr(run, "accelerator", SimpleNamespace(num_processes=2))
-    monkeypatch.setattr(training, "gather", lambda numbers: torch.cat([numbers, numbers]))
+    monkeypatch.setattr(loop_module, "gather", lambda numbers: torch.cat([numbers, numbers]))
     run.clock.seconds = 3e7                           # float32 would count in steps of two seconds from here
     run.clock.start()
     time.sleep(0.001)
@@ -553,7 +528,7 @@ def test_a_last_step_that_ruins_the_weights_is_not_saved(tmp_path, cause):
     run = trainer(tmp_path)
     run.run(steps=2, progress=False)
     if cause == "rate":
-        run.schedule = lambda step, progress: float("nan")
+        run.loop.schedule = lambda step, progress: float("nan")
     else:
         next(run.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
     with pytest.raises(FloatingPointError, match="a weight became"):
@@ -569,14 +544,13 @@ def test_a_validation_loss_that_is_not_finite_is_reported(tmp_path):
     model = OnlyInTraining(19, 19, d_model=8, n_heads=2, n_layers=1, d_ff=8)
     with pytest.raises(FloatingPointError, match="validation loss became nan in epoch 1"):
         fit(model, BATCHES, lambda step, progress: 0.01, steps=30, valid=BATCHES, progress=False,
-            settings=Settings(device="cpu", keep_best=True))
+            settings=Settings(device="cpu"))
 
 
-@pytest.mark.parametrize("settings", [{"average": 3}, {"keep_best": True}])
-def test_after_the_result_a_run_goes_on_from_where_training_was(tmp_path, settings):
+def test_after_the_result_a_run_goes_on_from_where_training_was(tmp_path):
     steps = 3 * len(BATCHES.plan(1, 0)) + 2
     rate = lambda step, progress: 0.01 if step < 12 else 0.3
-    make = lambda folder=None: Trainer(small_model(), BATCHES, rate, BATCHES, Settings(device="cpu", **settings), folder=folder)
+    make = lambda folder=None: Trainer(small_model(), BATCHES, rate, BATCHES, Settings(device="cpu", average=3), folder=folder)
     whole, shown = make(), make(tmp_path)
     whole.run(steps=steps, progress=False)
     shown.run(steps=steps, progress=False)
@@ -597,7 +571,7 @@ def test_after_the_result_a_run_goes_on_from_where_training_was(tmp_path, settin
 
 @pytest.mark.parametrize("name, value", [
     ("clip", 0.0), ("clip", -1.0), ("clip", float("nan")), ("smoothing", -0.1), ("smoothing", 1.0), ("smoothing", float("nan")),
-    ("checkpoint_steps", 0), ("checkpoint_seconds", -1.0), ("checkpoint_seconds", float("nan")), ("accumulate", 0), ("average", 0)])
+    ("checkpoint_seconds", -1.0), ("checkpoint_seconds", float("nan")), ("average", 0)])
 def test_settings_that_cannot_be_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must be .*, not {value}"):
         Settings(**{name: value})
@@ -634,11 +608,12 @@ def test_an_evaluation_that_fails_puts_the_mode_back():
 
 
 def test_all_processes_follow_the_first_ones_validation_loss(monkeypatch):
-    run = Trainer(small_model(), BATCHES, lambda step, progress: 0.01, BATCHES, Settings(device="cpu", keep_best=True))
-    run.run(steps=1, progress=False)
+    trainer = Trainer(small_model(), BATCHES, lambda step, progress: 0.01, BATCHES, Settings(device="cpu"))
+    trainer.run(steps=1, progress=False)
+    run = trainer.loop
     monkeypatch.setattr(run, "accelerator", SimpleNamespace(num_processes=2, autocast=nullcontext, is_main_process=False))
-    monkeypatch.setattr(training, "gather", lambda numbers: torch.tensor([[2.5]]))
-    monkeypatch.setattr(training, "reduce", lambda total, kind: total)
+    monkeypatch.setattr(loop_module, "gather", lambda numbers: torch.tensor([[2.5]]))
+    monkeypatch.setattr(loop_module, "reduce", lambda total, kind: total)
     run._end_epoch([BATCHES.plan(1, 0)])
     assert run.history[-1]["valid"] == 2.5
 
@@ -653,7 +628,7 @@ def test_a_state_that_cannot_be_is_refused_before_the_weights_change(tmp_path, c
     assert same_weights(again.model, before)
     with pytest.raises(ValueError, match="its epoch has|holds a negative or non-finite number"):
         again.load()
-    assert same_weights(again.model, before) and (again.step, again.position) == (0, 0)
+    assert same_weights(again.model, before) and (again.loop.step, again.loop.position) == (0, 0)
 
 
 def test_a_folder_that_the_main_process_cannot_have_stops_all(tmp_path, monkeypatch):
@@ -675,3 +650,47 @@ def test_an_interrupt_leaves_the_model_in_evaluation_mode():
     with pytest.raises(KeyboardInterrupt):
         fit(model, BATCHES, rate, steps=9, settings=Settings(device="cpu"), progress=False)
     assert not model.training
+
+
+def test_a_loop_that_is_left_goes_on_with_the_same_bits():
+    whole = trainer(None).loop
+    for _ in whole.train(Budget(steps=17)):
+        pass
+    paused = trainer(None).loop                          # it draws its dropout from the seed, too
+    while paused.step < 17:
+        for _ in paused.train(Budget(steps=17)):
+            if paused.step % 3 == 0:
+                break
+    assert same_weights(whole.model, paused.model) and paused.tokens == whole.tokens
+    assert [record["loss"] for record in paused.history] == [record["loss"] for record in whole.history] != []
+
+
+def test_the_data_are_hashed_once(tmp_path):
+    class Counted(PairBatches):
+        hashed = 0
+
+        def fingerprint(self):
+            self.hashed += 1
+            return super().fingerprint()
+
+    learn, valid = Counted(examples(), 20), Counted(examples(9), 20)
+    run = Trainer(small_model(), learn, lambda step, progress: 0.01, valid, Settings(device="cpu", checkpoint_seconds=0.0),
+                  folder=tmp_path)
+    run.run(steps=7, progress=False)
+    run.load()
+    assert learn.hashed == valid.hashed == 1
+
+
+def test_a_position_after_the_last_step_of_an_epoch_is_refused(tmp_path):
+    """From there no step would be left, and the loop could not go on."""
+    trainer(tmp_path).run(steps=3, progress=False)
+    (newest,) = checkpoint_folders(tmp_path)
+    facts, steps = json.loads(read_files(newest)["state.json"]), len(trainer(None).loop.steps_of(0))
+    seal(newest, "state.json", json.dumps(facts | {"position": steps}).encode())
+    with pytest.raises(ValueError, match=f"its epoch has {steps} steps"):
+        trainer(tmp_path).load()
+
+
+def test_an_error_without_a_message_is_said_by_its_kind():
+    assert first_line(KeyError()) == "KeyError" and first_line(ValueError(" \n")) == "ValueError"
+    assert first_line(ValueError("one\ntwo")) == "one"

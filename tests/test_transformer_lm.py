@@ -14,6 +14,7 @@ from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.published.families import gpt2
 from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, evaluate_loss, fit
 
 

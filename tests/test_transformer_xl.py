@@ -14,6 +14,7 @@ from transformer_course.models.positions import sinusoids
 from transformer_course.models.segments import window_losses
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Settings, Trainer, evaluate_loss
 from transformer_course.models.transformer_xl import (RecentCache, RelativeXL, StreamBatches, Streaming,
                                                       TransformerXL, WithMemory, relative_lm, shift,
@@ -336,7 +337,7 @@ def test_a_run_resumes_with_its_memory(tmp_path, interrupted):
     batches, valid = StreamBatches(text(80), 4, 3), StreamBatches(text(40, 5), 4, 3)
 
     def trainer(folder, seed=1):
-        return Trainer(streaming(seed), batches, lambda step, part: 0.01, valid, settings(checkpoint_steps=1), folder=tmp_path / folder)
+        return Trainer(streaming(seed), batches, lambda step, part: 0.01, valid, settings(checkpoint_seconds=0.0), folder=tmp_path / folder)
 
     whole = trainer("whole")
     whole.run(steps=11, progress=False)
@@ -346,7 +347,7 @@ def test_a_run_resumes_with_its_memory(tmp_path, interrupted):
     again.run(steps=11, progress=False)
     for (name, mine), (_, theirs) in zip(again.model.named_parameters(), whole.model.named_parameters()):
         assert torch.equal(mine, theirs), name
-    assert again.history[-1]["valid"] == whole.history[-1]["valid"]
+    assert again.loop.history[-1]["valid"] == whole.loop.history[-1]["valid"]
 
 
 def test_training_pays_and_a_memory_finds_what_a_segment_cannot():

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHECKSUMS', 'NEW', 'sync_folder', 'write_atomically', 'write_folder', 'write_files', 'read_files', 'read_json',
-           'expect', 'FolderLock']
+           'first_line', 'expect', 'FolderLock']
 
 # %% ../nbs/library/hall/06a_files.ipynb #cell-4
 import hashlib
@@ -182,6 +182,11 @@ def read_json(
     if not isinstance(value, dict):
         raise ValueError(f"{file} is damaged: it must hold an object, not a {type(value).__name__}")
     return value
+
+
+def first_line(problem: BaseException) -> str:
+    """The first line of an error's message; the error's kind, if it has no message."""
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
 def expect(

@@ -168,5 +168,5 @@ class OutputLayer(Protocol):
         "Logits."
 
     def loss(self, vectors: Tensor, target: Tensor,          # (..., D), (...) ids -> scalar
-             smoothing: float, pad_id: int) -> Tensor:
+             smoothing: float | tuple[float, ...], pad_id: int) -> Tensor:
         "Smoothed cross-entropy, mean over the targets that are not padding."

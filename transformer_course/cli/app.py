@@ -304,7 +304,7 @@ def translate(
 def _device(name: str) -> str:
     "The device's name, checked; auto is CUDA or MPS where there is one."
     import torch
-    from transformer_course.training.trainer import Settings
+    from transformer_course.training.settings import Settings
     Settings(device=name)
     if name != "auto":
         return name

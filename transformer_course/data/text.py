@@ -17,6 +17,8 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from ..files import first_line
+
 # %% ../../nbs/lessons/01_text.ipynb #cell-25
 PAD, BOS, EOS, UNK = 0, 1, 2, 3                    # default ids; a model from elsewhere may have others
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")    # in the order of their ids
@@ -327,7 +329,7 @@ class Tokenizer:
         try:
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:          # the Rust library raises nothing more specific
-            raise ValueError(f"not a tokenizer: {str(error).splitlines()[0]}") from None
+            raise ValueError(f"not a tokenizer: {first_line(error)}") from None
         return cls(inner)
 
     def save(self, path) -> None:

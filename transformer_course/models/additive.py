@@ -235,7 +235,7 @@ class AdditiveSeq2Seq(nn.Module):
         self,
         src: Tensor,               # (B, S)
         tgt: Tensor,               # (B, T + 1) BOS … EOS, padded
-        smoothing: float = 0.1,    # of the labels
+        smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
         "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
         read, weights, last = self.decode(self.start(src), tgt[:, :-1])

@@ -177,7 +177,7 @@ class RNNLanguageModel(nn.Module):
         self,
         src: Tensor,                # (N, ...) only its rows count
         tgt: Tensor,                # (N, T + 1) BOS ... EOS, padded
-        smoothing: float = 0.0,     # of the labels; for perplexity it must stay 0
+        smoothing: float | tuple[float, ...] = 0.0,     # of the labels; 0 for perplexity
     ) -> Tensor:
         "Cross-entropy, mean over real words; the logits never exist all at once."
         hidden, last = self.read(self.start(src), tgt[:, :-1])

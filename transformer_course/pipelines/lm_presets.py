@@ -40,7 +40,7 @@ class RecurrentLM(nn.Module):
         "Logits of the word after each word."
         return self.inner(tokens[:, :1], tokens)
 
-    def loss(self, tokens: Tensor, smoothing: float = 0.0) -> Tensor:   # (B, T + 1) ids, padded
+    def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:   # (B, T + 1)
         "Cross-entropy of each word but the first, mean over the real ones."
         return self.inner.loss(tokens[:, :1], tokens, smoothing)
 

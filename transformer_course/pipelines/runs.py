@@ -25,8 +25,10 @@ from .lm_presets import LANGUAGE_MODELS, TEXT_PRESETS
 from .presets import MODELS, PRESETS, build, known
 from ..protocols import BatchSource
 from ..records import hardware
+from ..training.loop import Loop
 from ..training.pacing import Budget
 from ..training.schedules import linear_decay
+from ..training.settings import Settings
 from ..training.trainer import Settings, Trainer, accelerator_for, fit
 
 # %% ../../nbs/library/pipelines/25e_runs.ipynb #cell-6
@@ -129,11 +131,11 @@ def settings_for(job: Job, device: str = "auto", precision: str = "auto") -> Set
                     precision=precision, **smoothing)
 
 
-def record_of(trainer: Trainer) -> dict:
+def record_of(loop: Loop) -> dict:
     """The facts of a training, for the configuration and the card."""
-    return {"steps": trainer.step, "seconds": trainer.seconds, "tokens": trainer.tokens,
-            "epochs": trainer.epoch, "hardware": hardware(trainer.device),
-            "precision": trainer.settings.precision, "history": trainer.history}
+    return {"steps": loop.step, "seconds": loop.seconds, "tokens": loop.tokens,
+            "epochs": loop.epoch, "hardware": hardware(loop.device),
+            "precision": loop.settings.precision, "history": loop.history}
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def carry_out(
     model: nn.Module,         # of the job's sizes, untrained; a `Trainable` of lesson 07
     learn: BatchSource,       # the batches of the training
     held_out: BatchSource,    # those of `valid`
-) -> Trainer:
+) -> Loop:
     """Note the job in its folder, and train the model in place, or resume its training.
 
     Raises KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
@@ -179,10 +181,10 @@ def carry_out(
                valid=held_out, settings=run.settings, folder=folder and folder / "checkpoints")
 
 
-def facts_of(job: Job, corpus: Corpus, trainer: Trainer) -> dict:
+def facts_of(job: Job, corpus: Corpus, loop: Loop) -> dict:
     """What is known of a trained model, for its config.json."""
     return asdict(job) | {"data_licence": corpus.licence, "data_citation": corpus.citation,
-                          "sizes": job.presets[job.preset].of(job.model)[0], "training": record_of(trainer)}
+                          "sizes": job.presets[job.preset].of(job.model)[0], "training": record_of(loop)}
 
 
 def train_model(
@@ -205,5 +207,5 @@ def train_model(
     check_lengths(model, examples, "train")      # nothing is written before all of this has succeeded
     check_lengths(model, valid, "valid")
     learn, held_out = (PairBatches(some, PRESETS[job.preset].batch_tokens) for some in (examples, valid))
-    trainer = carry_out(job, run, model, learn, held_out)
-    return model, tokenizer, facts_of(job, corpus, trainer)
+    loop = carry_out(job, run, model, learn, held_out)
+    return model, tokenizer, facts_of(job, corpus, loop)

@@ -27,7 +27,8 @@ from .decoding import positions_in
 from .model_folder import load_model, save_model
 from .presets import known
 from .runs import Job, Run, carry_out, facts_of, reserved, settings_for
-from ..search.beam import Adjust, greedy_search, sample
+from ..search.beam import greedy_search, sample
+from ..search.request import Adjust
 from ..search.sampling import MinP, Nucleus, RepetitionPenalty
 from ..training.pacing import Budget
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..protocols import DecodingState, Searchable
-from .beam import Adjust, Hypotheses, beam_search
-from .beam import (_banned, _check_source, _first_words, _hypotheses, _limits,
-                                            _log_probs)
+from .beam import beam_search
+from .hypotheses import Hypotheses, hypotheses_from
+from .request import Adjust, Request
 
 # %% ../../nbs/lessons/12a_exact_search.ipynb #cell-16
 def _check_trellis(log_start: Tensor, log_transition: Tensor, log_emission: Tensor,
@@ -151,12 +151,9 @@ def _together(nodes: list[_Node], device: torch.device):
 class _Problem:
     "What stays the same during one search."
 
-    model: Searchable
+    request: Request
     first: Tensor            # (B,) what each sentence reads first
-    limits: Tensor           # (B,) its longest length
     heuristic: Tensor        # (B, T + 1, V or 1)
-    min_len: int
-    adjust: Adjust | None
 
 
 def _adjusted(adjust: Adjust, logp: Tensor, nodes: list[_Node]) -> Tensor:   # (N, V) -> (N, V)
@@ -172,28 +169,28 @@ def _adjusted(adjust: Adjust, logp: Tensor, nodes: list[_Node]) -> Tensor:   # (
 
 def _read(problem: _Problem, nodes: list[_Node], state: DecodingState) -> tuple[Tensor, DecodingState]:
     "log p (N, V) of each prefix with every word added, and the state after reading the prefix."
-    model, device = problem.model, problem.first.device
+    request, device = problem.request, problem.first.device
     last = [node.words[-1] if node.words else problem.first[node.sentence] for node in nodes]
-    logits, state = model.step(state, torch.tensor(last, device=device))
-    always_banned, _ = _banned(model, device)
-    logp = _log_probs(logits, always_banned)
-    if problem.adjust is not None:
-        logp = _adjusted(problem.adjust, logp, nodes)
+    logits, state = request.model.step(state, torch.tensor(last, device=device))
+    logp = request.log_probs(logits, may_end=True)                # `_expand` knows how long each prefix is
+    if request.adjust is not None:
+        logp = _adjusted(request.adjust, logp, nodes)
     return logp + torch.tensor([node.logp for node in nodes], device=device)[:, None], state
 
 
 def _expand(problem: _Problem, nodes: list[_Node], state: DecodingState, frontiers: list[_Frontier]) -> None:
     "Continue N nodes by one word: what ends may become the best, what may still lead to a better one waits."
     logp, state = _read(problem, nodes, state)                                           # (N, V)
-    eos_id, number = problem.model.eos_id, lambda values: torch.tensor(values, device=logp.device)
+    request, eos_id = problem.request, problem.request.model.eos_id
+    number = lambda values: torch.tensor(values, device=logp.device)
     sentence = number([node.sentence for node in nodes])                                 # (N,)
     length = number([len(node.words) + 1 for node in nodes])                             # (N,) with one word more
-    ended = logp[:, eos_id].masked_fill(length < problem.min_len, -math.inf)
+    ended = logp[:, eos_id].masked_fill(length < request.min_len, -math.inf)
     for node, score in zip(nodes, ended.tolist()):
         frontiers[node.sentence].finish(score, [*node.words, eos_id])
     hope = logp + problem.heuristic[sentence, length]                                    # (N, V)
     hope[:, eos_id] = -math.inf
-    hope[length == problem.limits[sentence]] = -math.inf                                 # no room for more
+    hope[length == request.limits[sentence]] = -math.inf                                 # no room for more
     better = hope > number([frontiers[node.sentence].best for node in nodes])[:, None]
     for (i, word), h, g in zip(better.nonzero().tolist(), hope[better].tolist(), logp[better].tolist()):
         words, b = (*nodes[i].words, word), nodes[i].sentence
@@ -223,12 +220,12 @@ def _frontiers(guess: Hypotheses, state: DecodingState, model: Searchable) -> li
     return frontiers
 
 
-def _proof(frontiers: list[_Frontier], limits: Tensor, model: Searchable) -> Proof:
+def _proof(frontiers: list[_Frontier], request: Request) -> Proof:
     "The best of every sentence, how much was looked at, and what is known."
-    longest, number = int(limits.max()), lambda values: torch.tensor(values, device=limits.device)
-    tokens = number([[f.words + [model.pad_id] * (longest - len(f.words))] for f in frontiers])   # (B, 1, T)
-    scores, undivided = number([[f.best] for f in frontiers]), torch.ones(longest + 1, device=limits.device)
-    found = _hypotheses(scores, tokens, limits, undivided, model)
+    number = lambda values: torch.tensor(values, device=request.src.device)
+    padding = [request.model.pad_id] * request.longest
+    tokens = number([[(f.words + padding)[:request.longest]] for f in frontiers])                 # (B, 1, T)
+    found = hypotheses_from(number([[f.best] for f in frontiers]), tokens, request.limits, request.model)
     return Proof(found, number([f.expanded for f in frontiers]), number([f.bound() for f in frontiers]))
 
 # %% ../../nbs/lessons/12a_exact_search.ipynb #cell-31
@@ -249,16 +246,13 @@ def astar_search(
     them w (what is read first if t = 0). A beam search of the same width goes first: what is no better than its
     result is dropped. Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
-    _check_source(model, src)
-    limits = _limits(max_len, min_len, src)
-    longest = int(limits.max())
-    _check_astar(heuristic, len(src), longest, width, max_nodes)
-    heuristic = torch.zeros(1, longest + 1, 1) if heuristic is None else heuristic
-    heuristic = heuristic.to(src.device).expand(len(src), -1, -1)
-    problem = _Problem(model, _first_words(model, src), limits, heuristic, min_len, adjust)
-    guess = beam_search(model, src, width, limits, min_len, length_penalty=0.0, adjust=adjust)
+    request = Request(model, src, max_len, min_len, adjust)
+    _check_astar(heuristic, len(src), request.longest, width, max_nodes)
+    heuristic = torch.zeros(1, request.longest + 1, 1) if heuristic is None else heuristic
+    problem = _Problem(request, request.first_words(), heuristic.to(src.device).expand(len(src), -1, -1))
+    guess = beam_search(model, src, width, max_len, min_len, length_penalty=0.0, adjust=adjust)
     frontiers = _frontiers(guess, model.start(src), model)
     while nodes := [node for f in frontiers for node in f.pop(min(width, max_nodes - f.expanded))]:
         for group, state in _together(nodes, src.device):
             _expand(problem, group, state, frontiers)
-    return _proof(frontiers, limits, model)
+    return _proof(frontiers, request)

@@ -6,6 +6,7 @@
 __all__ = ['noam', 'inverse_sqrt', 'linear_decay']
 
 # %% ../../nbs/lessons/24_recipe.ipynb #cell-4
+from .settings import Schedule
 from .trainer import Schedule
 
 # %% ../../nbs/lessons/24_recipe.ipynb #cell-11
