@@ -45,7 +45,9 @@ from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.models.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings, adam
-from transformer_course.training.trainer import Settings, adam, evaluate_loss, fit
+from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings, adam
+from transformer_course.training.trainer import fit
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from timing import grown, summary    # noqa: E402

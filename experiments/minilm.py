@@ -116,7 +116,7 @@ def main() -> None:
         "max_position_embeddings": 512, "type_vocab_size": 2})
     blank = Bert(**sizes).eval()
     sentences = [sentence for pair in PAIRS for sentence in pair]
-    rows, words = [tokenizer.encode(s) for s in sentences], sorted({w for s in sentences for w in s.lower().replace(".", "").split()})
+    rows, words = tokenizer.encode_many(sentences, special=True), sorted({w for s in sentences for w in s.lower().replace(".", "").split()})
     ways = {"MiniLM, mean": vectors(model, rows)["mean"], "MiniLM, [CLS]": vectors(model, rows)["cls"],
             "random weights, mean": vectors(blank, rows)["mean"], "bag of words": bags(sentences, words)}
     record = about | {
@@ -132,7 +132,7 @@ def main() -> None:
     y = torch.tensor([item.label for item in items])
     where = slice(1600, 1900), slice(1900, None)
     known = sorted({word for item in train for word in item.text.lower().replace(".", "").split()})
-    rows = [tokenizer.encode(item.text) for item in items]
+    rows = tokenizer.encode_many([item.text for item in items], special=True)
     began = time.process_time()
     pretrained, seconds = vectors(model, rows), time.process_time() - began
     ways = {"MiniLM, mean": pretrained["mean"], "MiniLM, [CLS]": pretrained["cls"],

@@ -65,14 +65,14 @@ def batch_of(rows):
 def entailment(tokenizer) -> Task:
     """Premise and hypothesis as two segments."""
     def row(pair):
-        premise, hypothesis = tokenizer.encode(pair.premise), tokenizer.encode(pair.hypothesis)[1:]
+        premise, hypothesis = tokenizer.encode(pair.premise, special=True), tokenizer.encode(pair.hypothesis, special=True)[1:]
         return premise + hypothesis, [0] * len(premise) + [1] * len(hypothesis), pair.label
     return Task(3, {split: [row(pair) for pair in pairs] for split, pairs in micro_entailment.generate(seed=1).items()})
 
 
 def polarity(tokenizer) -> Task:
     """Film reviews; the same sentences as in minilm.py."""
-    row = lambda item: ((ids := tokenizer.encode(item.text)), [0] * len(ids), item.label)
+    row = lambda item: ((ids := tokenizer.encode(item.text, special=True)), [0] * len(ids), item.label)
     return Task(2, {split: [row(item) for item in items] for split, items in reviews().items()})
 
 

@@ -43,12 +43,12 @@ def main() -> None:
     folder = HERE.parent / "runs" / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
     started = commit()
     print(call("train", "--data", "multi30k", "--pair", given.pair, "--model", given.model, "--preset", given.preset,
-               "--minutes", str(given.minutes), "--seed", str(given.seed), "--out", str(folder)))
+               "--minutes", str(given.minutes), "--seed", str(given.seed), "--folder", str(folder)))
     scores = {}
     for beam in (1, 5):
         began = time.perf_counter()
         scores[f"beam {beam}"] = json.loads(call("evaluate", str(folder), "--split", "test_2016_flickr",
-                                                 "--beam", str(beam), "--json"))
+                                                 "--beam-size", str(beam), "--json"))
         print(f"test_2016_flickr, beam {beam}: {scores[f'beam {beam}']['bleu']:.2f} ({time.perf_counter() - began:.0f} s)")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     found = call("translate", str(folder), *SENTENCES).splitlines() if given.pair.startswith("en-") else []

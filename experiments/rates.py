@@ -26,7 +26,9 @@ from transformer_course.pipelines.runs import Job, settings_for, tokenizer_for
 from transformer_course.pipelines.translator import Translator
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.trainer import Settings, evaluate_loss, fit
+from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings
+from transformer_course.training.trainer import fit
 
 MICRO = PRESETS["micro"]
 READERS = {"reader-rnn": ("rnn", 0.005), "reader-gru": ("gru", 0.01)}     # lesson 10a: cell, rate there

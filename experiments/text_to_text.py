@@ -38,7 +38,8 @@ from transformer_course.pipelines.decoding import SearchOptions, translate
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.trainer import Settings, fit
+from transformer_course.training.settings import Settings
+from transformer_course.training.trainer import fit
 
 RATES, LESSON_RATES = (2.5e-3, 5e-3), (1.25e-3, 2.5e-3, 5e-3)
 SMALL = {"d_model": 64, "n_heads": 4, "n_layers": (2, 1), "d_ff": 128, "dropout": 0.0}      # the lesson's

@@ -34,7 +34,8 @@ from transformer_course.models.transformer_xl import (StreamBatches, Streaming, 
                                                       stream_losses)
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.trainer import Settings, fit
+from transformer_course.training.settings import Settings
+from transformer_course.training.trainer import fit
 
 SETTINGS = {"micro": {"length": 16, "rows": 32, "steps": 900, "tried": 450, "first rate": 0.005, "warm-up": 20,
                       "sizes": {"d_model": 64, "n_heads": 4, "n_layers": 2, "dropout": 0.0}},

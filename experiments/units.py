@@ -28,7 +28,9 @@ from transformer_course.models.language_models import NGramModel, RNNLanguageMod
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.trainer import Settings, evaluate_loss, fit
+from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings
+from transformer_course.training.trainer import fit
 
 NAME, ROWS, STEPS, FIRST_RATE = "units", 12, 300, 0.005
 UNITS = {"words": {"kind": "words", "size": 500}, "pieces": {"kind": "bpe", "size": 400}, "characters": {"kind": "characters", "size": 100}}

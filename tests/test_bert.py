@@ -15,7 +15,9 @@ from transformer_course.models.bert import (
     Bert, BertForPreTraining, MaskedHead, PretrainingBatches, TextClassifier, join_pair, mask_words, word_starts)
 from transformer_course.data.text import BOS, EOS, PAD, Tokenizer
 from transformer_course.training.settings import Settings
-from transformer_course.training.trainer import Settings, evaluate_loss, fit
+from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings
+from transformer_course.training.trainer import fit
 
 WORDS, MASK = 23, 4
 SETTINGS = Settings(smoothing=0.0, precision="highest", device="cpu")

@@ -12,9 +12,10 @@ import pytest
 import torch
 import transformers
 
-from transformer_course.cli.app import GROUP, main
+from transformer_course.cli.app import main
+from transformer_course.cli.texts import GROUP
 from transformer_course.data import corpora
-from transformer_course.pipelines import scoreboard, translator as translation
+from transformer_course.pipelines import runs, scoreboard, translator as translation
 from transformer_course.pipelines.writer import Writer
 
 COMMAND = [sys.executable, "-c", "from transformer_course.cli.app import main; main()"]
@@ -38,7 +39,7 @@ def refused(done: subprocess.CompletedProcess, *parts: str) -> str:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "model"
-    done = run("train", "--data", "micro-hindi", "--preset", "micro", "--steps", "2", "--out", folder, "--device", "cpu")
+    done = run("train", "--data", "micro-hindi", "--preset", "micro", "--steps", "2", "--folder", folder, "--device", "cpu")
     assert done.returncode == 0, done.stderr.decode()
     return folder
 
@@ -87,7 +88,7 @@ def test_a_full_disk_and_a_closed_pipe_are_told_in_one_line_or_none(model):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_lines_come_group_by_group_and_ctrl_c_is_one_line(model):
-    with subprocess.Popen([*COMMAND, "translate", str(model), "--beam", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    with subprocess.Popen([*COMMAND, "translate", str(model), "--beam-size", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}) as running:
         running.stdin.write(b"cow\n" * GROUP)
         running.stdin.flush()
@@ -99,7 +100,7 @@ def test_lines_come_group_by_group_and_ctrl_c_is_one_line(model):
 
 
 def test_words_that_the_command_line_does_not_know_are_one_line(tmp_path):
-    for words in (("trian",), ("train", "--stpes", "3"), ("train", "--steps", "abc", "--out", tmp_path), ("train",)):
+    for words in (("trian",), ("train", "--stpes", "3"), ("train", "--steps", "abc", "--folder", tmp_path), ("train",)):
         done = run(*words)
         assert done.returncode == 2
         refused(done, "--help")
@@ -108,7 +109,7 @@ def test_words_that_the_command_line_does_not_know_are_one_line(tmp_path):
 def test_bad_sentences(model):
     refused(run("translate", model, ""), "empty")
     refused(run("translate", model, "cow " * 600), "601 tokens", "512")
-    refused(run("translate", model, "a", "--beam", "0"), "beam_size=0")
+    refused(run("translate", model, "a", "--beam-size", "0"), "beam_size=0")
     refused(run("translate", model, "a", "--precision", "half"), "half", "medium")
     if sys.platform != "win32":
         refused(run("translate", model, b"\xff\xfe"), "not valid Unicode")
@@ -126,27 +127,27 @@ def test_bad_sentences(model):
 ])
 def test_unknown_names_and_budgets(tmp_path, words, parts):
     budget = () if "--steps" in words else ("--steps", "1")
-    refused(run("train", *words, *budget, "--out", tmp_path / "new"), *parts)
+    refused(run("train", *words, *budget, "--folder", tmp_path / "new"), *parts)
 
 
 def test_without_a_budget_and_with_two(tmp_path):
     for budget in ((), ("--steps", "1", "--minutes", "1")):
-        refused(run("train", *budget, "--out", tmp_path / "new"), "either steps or minutes")
+        refused(run("train", *budget, "--folder", tmp_path / "new"), "either steps or minutes")
     assert not (tmp_path / "new").exists()
 
 
 def test_folders_in_use_and_runs_that_do_not_exist(model, tmp_path):
     before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
-    refused(run("train", "--steps", "1", "--preset", "micro", "--out", model), "not empty")
+    refused(run("train", "--steps", "1", "--preset", "micro", "--folder", model), "not empty")
     assert before == {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
-    refused(run("train", "--resume", "--steps", "1", "--out", tmp_path / "none"), "no run to resume")
-    refused(run("train", "--resume", "--steps", "3", "--preset", "tiny", "--out", model), "preset", "micro", "tiny")
+    refused(run("train", "--resume", "--steps", "1", "--folder", tmp_path / "none"), "no run to resume")
+    refused(run("train", "--resume", "--steps", "3", "--preset", "tiny", "--folder", model), "preset", "micro", "tiny")
     (tmp_path / "file").write_text("x")
-    refused(run("train", "--steps", "1", "--preset", "micro", "--out", tmp_path / "file"), "is a file")
+    refused(run("train", "--steps", "1", "--preset", "micro", "--folder", tmp_path / "file"), "is a file")
 
 
 def test_a_run_is_resumed_and_prolonged(spoilt):
-    done = run("train", "--resume", "--steps", "4", "--out", spoilt, "--device", "cpu")
+    done = run("train", "--resume", "--steps", "4", "--folder", spoilt, "--device", "cpu")
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads((spoilt / "config.json").read_text())["training"]["steps"] == 4
 
@@ -177,11 +178,11 @@ def test_a_vocabulary_that_does_not_match(spoilt):
 
 
 def test_evaluate_prints_json_and_names_the_splits(model):
-    done = run("evaluate", model, "--split", "roles", "--beam", "1", "--json")
+    done = run("evaluate", model, "--split", "roles", "--beam-size", "1", "--json")
     score = json.loads(done.stdout)
     assert score["split"] == "roles" and score["sentences"] == 300 and "version" in score["signature"]
     refused(run("evaluate", model, "--split", "tset"), "tset", "test")
-    refused(run("evaluate", model, "--split", "roles", "--beam", "0"), "beam_size", "0")
+    refused(run("evaluate", model, "--split", "roles", "--beam-size", "0"), "beam_size", "0")
 
 
 def test_no_network_is_one_line(tmp_path):
@@ -195,11 +196,11 @@ def test_no_network_is_one_line(tmp_path):
 
 
 def test_a_wrong_option_leaves_the_folder_free(tmp_path):
-    refused(run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--device", "tpu"), "tpu")
-    refused(run("train", "--preset", "micro", "--steps", "x", "--out", tmp_path / "new"), "--steps")
-    refused(run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--data", "paradigms"), "valid")
+    refused(run("train", "--preset", "micro", "--steps", "1", "--folder", tmp_path / "new", "--device", "tpu"), "tpu")
+    refused(run("train", "--preset", "micro", "--steps", "x", "--folder", tmp_path / "new"), "--steps")
+    refused(run("train", "--preset", "micro", "--steps", "1", "--folder", tmp_path / "new", "--data", "paradigms"), "valid")
     assert not (tmp_path / "new").exists()
-    done = run("train", "--preset", "micro", "--steps", "1", "--out", tmp_path / "new", "--device", "cpu")
+    done = run("train", "--preset", "micro", "--steps", "1", "--folder", tmp_path / "new", "--device", "cpu")
     assert done.returncode == 0, done.stderr.decode()
 
 
@@ -209,7 +210,7 @@ def few_pairs(monkeypatch):
     whole = corpora.load("micro-hindi")
     few = replace(whole, splits={split: whole[split][:200 if split == "train" else 12] for split in whole.splits})
     monkeypatch.setattr(corpora, "load", lambda name, pair=None: few)
-    for module in (translation, scoreboard):
+    for module in (runs, scoreboard):
         monkeypatch.setattr(module, "load", corpora.load)
 
 
@@ -223,7 +224,7 @@ def here(*words, capsys) -> str:
 
 
 def test_demo_prints_the_table_and_draws(few_pairs, tmp_path, capsys):
-    printed = here("demo", "--steps", "2", "--out", tmp_path / "out", capsys=capsys)
+    printed = here("demo", "--steps", "2", "--folder", tmp_path / "out", capsys=capsys)
     assert all(f"| {name} " in printed for name in ("seq2seq", "additive", "transformer"))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"alignment.png", "scoreboard.png", "scoreboard.json"}
     figures = json.loads((tmp_path / "out" / "scoreboard.json").read_text())
@@ -255,15 +256,15 @@ def test_compare_knows_its_models_before_it_trains():
 
 def test_the_multi30k_path_end_to_end(real_data, tmp_path):
     folder = tmp_path / "de"
-    done = run("train", "--data", "multi30k", "--pair", "en-de", "--preset", "tiny", "--steps", "2", "--out", folder,
+    done = run("train", "--data", "multi30k", "--pair", "en-de", "--preset", "tiny", "--steps", "2", "--folder", folder,
                "--device", "cpu")
     assert done.returncode == 0, done.stderr.decode()
-    score = json.loads(run("evaluate", folder, "--split", "test_2016_flickr", "--beam", "1", "--json").stdout)
+    score = json.loads(run("evaluate", folder, "--split", "test_2016_flickr", "--beam-size", "1", "--json").stdout)
     assert score["sentences"] == 1000 and score["aer"] is None
 
 
 def test_one_notebook_is_checked_wherever_it_lies(tmp_path, capsys):
-    from transformer_course.checking.course import student_exercises
+    from transformer_course.checking.editions import student_exercises
     text = student_exercises()["20_attention_exercises.ipynb"].decode().replace("raise NotImplementedError()", "return 'b'")
     handed_in = tmp_path / "from Anna (2).ipynb"
     handed_in.write_text(text, encoding="utf-8")
@@ -316,26 +317,26 @@ def test_export_writes_what_others_read_and_says_what_does_not_fit(model, tmp_pa
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli-lm") / "model"
-    done = run("train", "--model", "transformer-lm", "--steps", "2", "--out", folder, "--device", "cpu")
+    done = run("train", "--model", "transformer-lm", "--steps", "2", "--folder", folder, "--device", "cpu")
     assert done.returncode == 0 and b"bits per character" in done.stdout, done.stderr.decode()
     return folder
 
 
 def test_a_language_model_writes_on(language_model):
-    words = ("generate", language_model, "on monday", "the", "--tokens", "7", "--count", "2", "--top-p", "0.9")
+    words = ("write", language_model, "on monday", "the", "--max-new-tokens", "7", "--num-return-sequences", "2", "--top-p", "0.9")
     first, again, other = run(*words), run(*words), run(*words, "--seed", "2")
     lines = first.stdout.decode().splitlines()
     assert first.returncode == 0 and len(lines) == 4, first.stderr.decode()
     assert [line[:3] for line in lines] == ["on ", "on ", "the", "the"]
     assert first.stdout == again.stdout != other.stdout
-    assert run("generate", language_model, "--tokens", "5").returncode == 0
+    assert run("write", language_model, "--max-new-tokens", "5").returncode == 0
 
 
 def test_a_language_model_is_scored_resumed_and_exported(language_model, tmp_path):
     folder = Path(shutil.copytree(language_model, tmp_path / "model"))
     score = json.loads(run("evaluate", folder, "--split", "valid", "--json").stdout)
     assert score == json.loads((folder / "config.json").read_text())["valid"]
-    done = run("train", "--resume", "--steps", "3", "--out", folder, "--device", "cpu")
+    done = run("train", "--resume", "--steps", "3", "--folder", folder, "--device", "cpu")
     assert done.returncode == 0 and json.loads((folder / "config.json").read_text())["training"]["steps"] == 3
     done = run("export", folder, tmp_path / "gpt2")
     assert b"holds a GPT-2" in done.stdout and b"AutoModelForCausalLM" in done.stdout, done.stderr.decode()
@@ -347,16 +348,16 @@ def test_a_language_model_is_scored_resumed_and_exported(language_model, tmp_pat
 
 
 @pytest.mark.parametrize(("words", "parts"), [
-    (("train", "--model", "gpt", "--steps", "1", "--out", "NEW"), ("unknown model 'gpt'", "transformer-lm", "t5-gated")),
-    (("train", "--model", "gru-lm", "--preset", "base", "--steps", "1", "--out", "NEW"), ("'base'", "micro, tiny, small")),
-    (("train", "--model", "gru-lm", "--pair", "en-hi", "--steps", "1", "--out", "NEW"), ("--pair en-hi", "one language")),
-    (("train", "--model", "gru-lm", "--data", "micro-hindi", "--steps", "1", "--out", "NEW"), ("holds pairs, not texts",)),
-    (("train", "--data", "micro-text", "--steps", "1", "--out", "NEW"), ("holds texts, not sentence pairs",)),
-    (("generate", "MODEL", "--count", "0"), ("--count 0",)),
-    (("generate", "MODEL", "--top-p", "2"), ("share=2.0",)),
-    (("generate", "MODEL", "a" * 99), ("100 tokens", "64 positions")),
-    (("generate", "NEW"), ("is not a folder here",)),
-    (("translate", "MODEL", "a"), ("holds a language model", "`transformer-course generate`")),
+    (("train", "--model", "gpt", "--steps", "1", "--folder", "NEW"), ("unknown model 'gpt'", "transformer-lm", "t5-gated")),
+    (("train", "--model", "gru-lm", "--preset", "base", "--steps", "1", "--folder", "NEW"), ("'base'", "micro, tiny, small")),
+    (("train", "--model", "gru-lm", "--pair", "en-hi", "--steps", "1", "--folder", "NEW"), ("--pair en-hi", "one language")),
+    (("train", "--model", "gru-lm", "--data", "micro-hindi", "--steps", "1", "--folder", "NEW"), ("holds pairs, not texts",)),
+    (("train", "--data", "micro-text", "--steps", "1", "--folder", "NEW"), ("holds texts, not sentence pairs",)),
+    (("write", "MODEL", "--num-return-sequences", "0"), ("num_return_sequences=0",)),
+    (("write", "MODEL", "--top-p", "2"), ("top_p=2.0",)),
+    (("write", "MODEL", "a" * 99), ("100 tokens", "64 positions")),
+    (("write", "NEW"), ("is not a folder here",)),
+    (("translate", "MODEL", "a"), ("holds a language model", "`transformer-course write`")),
     (("evaluate", "MODEL", "--split", "tset"), ("tset", "test"))])
 def test_what_a_language_model_cannot_do_is_one_line(language_model, tmp_path, words, parts):
     places = {"NEW": tmp_path / "new", "MODEL": language_model}
@@ -365,9 +366,9 @@ def test_what_a_language_model_cannot_do_is_one_line(language_model, tmp_path, w
 
 
 def test_a_t5_is_a_translator_like_the_others(tmp_path):
-    done = run("train", "--model", "t5-gated", "--preset", "micro", "--steps", "1", "--out", tmp_path / "t5", "--device", "cpu")
+    done = run("train", "--model", "t5-gated", "--preset", "micro", "--steps", "1", "--folder", tmp_path / "t5", "--device", "cpu")
     assert done.returncode == 0, done.stderr.decode()
-    done = run("translate", tmp_path / "t5", "jack saw jill", "--beam", "2")
+    done = run("translate", tmp_path / "t5", "jack saw jill", "--beam-size", "2")
     assert done.returncode == 0 and done.stdout.count(b"\n") == 1, done.stderr.decode()
     done = run("export", tmp_path / "t5", tmp_path / "out")
     assert done.returncode == 0 and b"holds a T5" in done.stdout, done.stderr.decode()
@@ -377,4 +378,6 @@ def test_a_t5_is_a_translator_like_the_others(tmp_path):
     with torch.no_grad():
         found = theirs(input_ids=src, decoder_input_ids=tgt).logits
         torch.testing.assert_close(found, ours.model(src, tgt), rtol=1e-4, atol=1e-4)
-    refused(run("translate", tmp_path / "out", "a"), "is that of a published model", "pretrained.from_pretrained")
+    again = run("translate", tmp_path / "out", "jack saw jill", "--beam-size", "2")
+    assert again.stdout == run("translate", tmp_path / "t5", "jack saw jill", "--beam-size", "2").stdout != b"\n", again.stderr.decode()
+    refused(run("write", tmp_path / "out", "a"), "holds a translator, a published t5", "`transformer-course translate`")

@@ -10,6 +10,7 @@ from hub import serving
 
 from transformer_course.data.corpora import load
 from transformer_course.data.text import Tokenizer
+from transformer_course.models.bert import Bert
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.pipelines.translator import Translator
 from transformer_course.pipelines.writer import Writer
@@ -28,7 +29,8 @@ def models(tmp_path_factory):
     torch.manual_seed(1)
     words = Tokenizer.train(["a b c d e"], kind="words", size=30)
     save_pretrained(TransformerLM(len(words), d_model=12, n_heads=3, n_layers=2, max_len=17), folder / "gpt2", words)
-    return {f"someone/{name}": folder / name for name in ("translator", "writer", "gpt2")}
+    save_pretrained(Bert(len(words), d_model=12, n_heads=3, n_layers=2, max_len=17), folder / "bert", words)
+    return {f"someone/{name}": folder / name for name in ("translator", "writer", "gpt2", "bert")}
 
 
 def asked(hub, home, code):
@@ -45,14 +47,18 @@ from transformer_course.pipelines.translator import Translator
 from transformer_course.pipelines.writer import Writer
 from transformer_course.published.pretrained import from_pretrained, load_tokenizer
 print(Translator.from_pretrained("someone/translator").translate(["jack saw jill"], beam_size=1))
-print(Writer.from_pretrained("someone/writer").generate(["on"], tokens=8))
+print(Writer.from_pretrained("someone/writer").write(["on"], max_new_tokens=8))
 model, words = from_pretrained("someone/gpt2"), load_tokenizer("someone/gpt2")
 print(sum(p.sum().item() for p in model.parameters()), words.encode("a b"))
+from transformer_course import load
+found = [load(f"someone/{name}") for name in ("translator", "writer", "gpt2", "bert")]
+print([type(thing).__name__ for thing in found])
+print(found[2].write(["a b"], max_new_tokens=5, temperature=0), found[3].encode(["a b"]).sum().item())
 """
     with serving(models) as hub:
         online = asked(hub, tmp_path, code)
     assert online.returncode == 0, online.stderr
-    local = code
+    local = code.replace('f"someone/{name}"', repr(str(next(iter(models.values())).parent)) + ' + "/" + name')
     for name, folder in models.items():
         local = local.replace(repr(name).replace("'", '"'), repr(str(folder)))
     assert online.stdout == asked("http://127.0.0.1:9", tmp_path / "other", local).stdout != ""
@@ -62,8 +68,9 @@ print(sum(p.sum().item() for p in model.parameters()), words.encode("a b"))
 @pytest.mark.parametrize(("code", "message"), [
     ("from transformer_course.pipelines.translator import Translator; Translator.from_pretrained('someone/nobody')", "did not provide it"),
     ("from transformer_course.published.pretrained import from_pretrained; from_pretrained('someone/nobody')", "someone/nobody"),
+    ("from transformer_course import load; load('someone/nobody')", "did not provide it"),
     ("from transformer_course.pipelines.translator import Translator; Translator.from_pretrained('someone/writer')", "holds a language model"),
-    ("from transformer_course.pipelines.translator import Translator; Translator.from_pretrained('someone/gpt2')", "published model, 'gpt2'")])
+    ("from transformer_course.pipelines.translator import Translator; Translator.from_pretrained('someone/gpt2')", "holds a language model, a published gpt2")])
 def test_what_the_hub_does_not_have_is_one_line(models, tmp_path, code, message):
     with serving(models) as hub:
         done = asked(hub, tmp_path, code)

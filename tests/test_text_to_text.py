@@ -17,7 +17,9 @@ from transformer_course.training.schedules import linear_decay
 from transformer_course.models.t5 import (Buckets, GatedFeedForward, SpanBatches, corrupt_spans,
                                           restore_spans, sentinel_ids, sentinel_tokens, t5)
 from transformer_course.training.settings import Settings
-from transformer_course.training.trainer import Settings, evaluate_loss, fit
+from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings
+from transformer_course.training.trainer import fit
 
 MARKS = [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]
 

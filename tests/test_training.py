@@ -26,8 +26,10 @@ from transformer_course.training import trainer as training
 from transformer_course.training.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
 from transformer_course.training.pacing import Budget
 from transformer_course.training.settings import Settings, adam, matmul_precision
-from transformer_course.training.trainer import (Settings, Trainer, adam, evaluate_loss, fit,
-                                                 matmul_precision, trainer as training)
+from transformer_course.training import trainer as training
+from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings, adam, matmul_precision
+from transformer_course.training.trainer import Trainer, fit
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")
 STEPS = 40
@@ -246,7 +248,7 @@ def test_two_processes_train_one_model(tmp_path):
     "`torchrun` starts the command line twice: the two share each step, write one folder, and resume."
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
                "-m", "transformer_course.cli.app", "train", "--preset", "micro", "--data", "micro-hindi", "--device", "cpu",
-               "--precision", "highest", "--out", str(tmp_path / "two")]
+               "--precision", "highest", "--folder", str(tmp_path / "two")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     for words in (["--steps", "3"], ["--steps", "4", "--resume"]):
         done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=400, env=environment)

@@ -15,7 +15,9 @@ from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.published.families import gpt2
 from transformer_course.search.beam import beam_search, greedy_search, sample
 from transformer_course.training.settings import Settings
-from transformer_course.training.trainer import Settings, evaluate_loss, fit
+from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings
+from transformer_course.training.trainer import fit
 
 
 def small(seed=1, words=17, **options):

@@ -9,7 +9,7 @@ from transformer_course.data.corpora import Pair, load
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.transformer import EncoderDecoder
 from transformer_course.pipelines.decoding import SearchOptions, encode_pairs, target_limit
-from transformer_course.pipelines.evaluation import Evaluation, attention_places, choose_head
+from transformer_course.pipelines.evaluation import TranslationScore, attention_places, choose_head
 from transformer_course.pipelines.model_folder import model_card
 from transformer_course.pipelines.presets import MODELS, PRESETS, build
 from transformer_course.pipelines.runs import Job, check_lengths, held, read_job
@@ -257,4 +257,4 @@ def test_the_scoreboard_has_one_line_a_model(corpus):
 
 
 def test_an_evaluation_without_scores_is_short():
-    assert str(Evaluation("test", 3, 0, None, None, None, 0.25, "")) == "test: AER 0.250 (3 sentences)"
+    assert str(TranslationScore("test", 3, 0, None, None, None, 0.25, "")) == "test: AER 0.250 (3 sentences)"

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from transformer_course.data.corpora import Corpus, Text, load
 from transformer_course.data.text import Tokenizer
-from transformer_course.pipelines.lm_presets import (LANGUAGE_MODELS, TEXT_PRESETS, RecurrentLM,
-                                                     build_language_model)
+from transformer_course.pipelines.kinds import WRITER
+from transformer_course.pipelines.lm_presets import LANGUAGE_MODELS, TEXT_PRESETS, RecurrentLM
 from transformer_course.pipelines.translator import Translator
 from transformer_course.pipelines.writer import Generation, Writer, in_turn, running_ids, write_on
 from transformer_course.protocols import LanguageModel
@@ -23,7 +23,7 @@ FEW = replace(WHOLE, splits={"train": WHOLE["train"][:120], "valid": WHOLE["vali
 
 @pytest.fixture(scope="module", params=LANGUAGE_MODELS)
 def writer(request):
-    return Writer.train(FEW, request.param, steps=2, **CPU)
+    return Writer.train(FEW, model=request.param, steps=2, **CPU)
 
 
 def a_model(name, words=13):
@@ -41,7 +41,7 @@ def test_every_language_model_keeps_the_protocol(name):
         sizes, peak = TEXT_PRESETS[preset].of(name)
         assert peak > 0 and LANGUAGE_MODELS[name].keywords.items() <= sizes.items()
         with torch.device("meta"):
-            build_language_model(name, preset, 31)
+            WRITER.build(name, preset, 31)
 
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
@@ -72,7 +72,7 @@ def test_padding_after_the_end_costs_nothing(name):
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_prompts_of_different_lengths_are_written_on_as_if_alone(name):
     model, prompts = a_model(name), [[2, 5, 6], [2], [2, 7, 8], [2, 9]]
-    options, generator = Generation(tokens=6, temperature=0), torch.Generator()
+    options, generator = Generation(max_new_tokens=6, temperature=0), torch.Generator()
     together = write_on(model, prompts, options, generator)
     for prompt, found in zip(prompts, together):
         alone = write_on(model, [prompt], options, generator)[0]
@@ -97,7 +97,7 @@ def test_bits_are_those_of_each_token_alone(writer):
 def test_characters_are_counted_the_same_with_pieces_of_words():
     texts = ["the thin thing, there", "other things"]
     corpus = Corpus("two", "texts", {"train": [Text(t) for t in texts] * 300, "valid": [Text(t) for t in texts]}, "", "")
-    letters, pieces = (Writer.train(corpus, "gru-lm", preset, steps=1, **CPU).config["valid"] for preset in ("micro", "tiny"))
+    letters, pieces = (Writer.train(corpus, model="gru-lm", preset=preset, steps=1, **CPU).config["valid"] for preset in ("micro", "tiny"))
     longer = len(texts[0]) + len(texts[1]) + 2
     assert letters["characters"] == longer - 1 and letters["tokens"] > pieces["tokens"]
     assert pieces["characters"] < longer                  # all but those of its first piece
@@ -107,13 +107,13 @@ def test_saved_loaded_and_resumed(tmp_path, writer):
     writer.save_pretrained(tmp_path / "saved")
     again = Writer.from_pretrained(tmp_path / "saved")
     assert again.config == writer.config and all(map(torch.equal, again.model.parameters(), writer.model.parameters()))
-    text = again.generate(["on monday", ""], seed=5, tokens=20, top_p=0.9, min_p=0.01, top_k=20, repetition=1.1)
-    assert text == writer.generate(["on monday", ""], seed=5, tokens=20, top_p=0.9, min_p=0.01, top_k=20, repetition=1.1)
+    text = again.write(["on monday", ""], seed=5, max_new_tokens=20, top_p=0.9, min_p=0.01, top_k=20, repetition_penalty=1.1)
+    assert text == writer.write(["on monday", ""], seed=5, max_new_tokens=20, top_p=0.9, min_p=0.01, top_k=20, repetition_penalty=1.1)
     assert text[0].startswith("on monday")
     name = writer.config["model"]
-    whole = Writer.train(FEW, name, steps=4, folder=tmp_path / "whole", **CPU)
-    Writer.train(FEW, name, steps=2, folder=tmp_path / "parts", **CPU)
-    parts = Writer.train(FEW, name, steps=4, folder=tmp_path / "parts", resume=True, **CPU)
+    whole = Writer.train(FEW, model=name, steps=4, folder=tmp_path / "whole", **CPU)
+    Writer.train(FEW, model=name, steps=2, folder=tmp_path / "parts", **CPU)
+    parts = Writer.train(FEW, model=name, steps=4, folder=tmp_path / "parts", resume=True, **CPU)
     assert all(map(torch.equal, whole.model.parameters(), parts.model.parameters()))
     assert parts.config["training"]["steps"] == 4
 
@@ -127,19 +127,19 @@ def test_rules_work_one_after_the_other():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"tokens": 0}, "tokens=0"), ({"temperature": math.nan}, "temperature=nan"), ({"top_k": 0}, "top_k=0"),
-    ({"top_p": 0.0}, "share=0.0"), ({"min_p": 1.5}, "share=1.5"), ({"repetition": 0.5}, "theta=0.5")])
+    ({"max_new_tokens": 0}, "max_new_tokens=0"), ({"num_return_sequences": 0}, "num_return_sequences=0"), ({"temperature": math.nan}, "temperature=nan"), ({"top_k": 0}, "top_k=0"),
+    ({"top_p": 0.0}, "top_p=0.0"), ({"min_p": 1.5}, "min_p=1.5"), ({"repetition_penalty": 0.5}, "repetition_penalty=0.5")])
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         Generation(**options)
 
 
 def test_learned_positions_end_the_text_and_refuse_a_prompt_without_room():
-    writer = Writer.train(FEW, "transformer-lm", steps=1, **CPU)
+    writer = Writer.train(FEW, model="transformer-lm", steps=1, **CPU)
     positions = TEXT_PRESETS["micro"].length
-    assert len(writer.tokenizer.encode(writer.generate(["on"], tokens=500)[0])) <= positions + 1
+    assert len(writer.tokenizer.encode(writer.write(["on"], max_new_tokens=500)[0])) <= positions + 1
     with pytest.raises(ValueError, match=f"a prompt has 201 tokens, and the model has learnt {positions} positions"):
-        writer.generate(["a" * 200])
+        writer.write(["a" * 200])
 
 
 def test_what_cannot_be_a_writer_is_refused_in_one_line(tmp_path):
@@ -147,16 +147,16 @@ def test_what_cannot_be_a_writer_is_refused_in_one_line(tmp_path):
                            (("micro-text", "transformer"), "unknown language model 'transformer'"),
                            (("micro-text", "gru-lm", "base"), "unknown preset 'base': choose one of micro, tiny, small")):
         with pytest.raises(ValueError, match=message) as caught:
-            Writer.train(*words, steps=1, folder=tmp_path / "new", **CPU)
+            Writer.train(words[0], **dict(zip(("model", "preset"), words[1:])), steps=1, folder=tmp_path / "new", **CPU)
         assert "\n" not in str(caught.value) and not (tmp_path / "new").exists()
     short = Corpus("short", "texts", {"train": [Text("ab")], "valid": [Text("a")]}, "", "")
     with pytest.raises(ValueError, match="too short"):
-        Writer.train(short, "transformer-xl", steps=1, **CPU)
+        Writer.train(short, model="transformer-xl", steps=1, **CPU)
 
 
 def test_a_translator_and_a_writer_refuse_each_others_folders(tmp_path, writer):
     writer.save_pretrained(tmp_path / "writer")
-    with pytest.raises(ValueError, match="holds a language model, .*: `transformer-course generate` and writing.Writer can use it"):
+    with pytest.raises(ValueError, match="holds a language model, .*: `transformer-course write` and Writer can use it"):
         Translator.from_pretrained(tmp_path / "writer")
     hindi = load("micro-hindi")
     few = replace(hindi, splits={split: hindi[split][:40] for split in ("train", "valid")})

@@ -6,8 +6,8 @@
 __all__ = ['MODELS', 'PRESETS', 'Preset', 'known', 'build']
 
 # %% ../../nbs/library/pipelines/25a_presets.ipynb #cell-4
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from torch import nn
@@ -59,18 +59,22 @@ MODELS = {                                                  # "luong-dot" takes 
 class Preset:
     """Sizes and rates that go together."""
 
-    sizes: dict[str, dict]           # for each kind of model, keywords of its constructor
+    sizes: dict[str, dict]           # for each kind of model, or single model, keywords of its constructor
     peak: dict[str, float]   # for each kind of model, or single model, the learning rate that warm-up aims at
     warmup: int                      # steps
-    vocabulary: int                  # tokens, both languages together
+    vocabulary: int                  # tokens, of a translator both languages together
     tokens: str = "bpe"              # kind of tokens, see lesson 01
-    batch_tokens: int = 4096
+    batch_tokens: int = 4096         # cells of a batch of sentence pairs
     average: int = 1                 # epochs whose weights are averaged; 1: the last weights as they are
+    length: int = 128                # L, tokens of a segment or, of an encoder, of its longest text
+    rows: int = 16                   # B, segments or texts in a batch
+    models: Mapping[str, partial] = field(default_factory=lambda: MODELS)   # by name, with their own keywords
 
     def of(self, model: str) -> tuple[dict, float]:
-        "The keywords of a model in MODELS, including its own, and its learning rate."
+        "The keywords of one of its models, including the model's own, and the learning rate."
         kind = model.partition("-")[0]
-        return {**self.sizes[kind], **MODELS[model].keywords}, self.peak.get(model, self.peak[kind])
+        sizes, peak = (table[model if model in table else kind] for table in (self.sizes, self.peak))
+        return {**sizes, **self.models[model].keywords}, peak
 
 # %% ../../nbs/library/pipelines/25a_presets.ipynb #cell-10
 def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..data.corpora import Corpus, Pair, load
 from ..drawing import plots
 from ..models.alignment import HMM, Model1
-from .evaluation import Evaluation
+from .evaluation import TranslationScore
 from .presets import MODELS, known
 from .translator import Translator
 from ..scoring import alignment_error_rate
@@ -27,7 +27,7 @@ class Row:
     parameters: int            # that were learnt
     tokens_per_second: float   # real target tokens learnt from, over the time of training
     seconds: float             # of training
-    score: Evaluation
+    score: TranslationScore
 
 # %% ../../nbs/library/pipelines/25f_scoreboard.ipynb #cell-7
 ALIGNERS = {"model1": 10, "hmm": 15}   # of lesson 13, and their rounds of EM; they need no budget
@@ -54,7 +54,7 @@ def row_of_aligner(name: str, corpus: Corpus, split: str) -> Row:
                                [pair.links for pair in pairs]) if linked else None
     read = ALIGNERS[name] * sum(len(pair.target.split()) for pair in corpus["train"])
     return Row(name, aligner.n_parameters, read / seconds, seconds,
-               Evaluation(split, len(pairs), 0, None, None, None, aer, ""))
+               TranslationScore(split, len(pairs), 0, None, None, None, aer, ""))
 
 
 def row_of_translator(translator: Translator, pairs: Sequence[Pair], split: str, beam_size: int = 5) -> Row:

@@ -7,25 +7,27 @@ __all__ = ['Translator']
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-18
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from ..data.corpora import Corpus, Pair, load
-from .evaluation import (Evaluation, attention_links, attention_weights, attends,
-                                                     choose_head, evaluate)
+from ..data.corpora import Corpus, Pair
+from .evaluation import (TranslationScore, attention_links, attention_weights,
+                                                     attends, choose_head, evaluate)
 from ..data.text import Tokenizer
-from .decoding import SearchOptions, source_row, translate
+from .kinds import TRANSLATOR
 from .model_folder import load_model, save_model
-from .runs import Job, Run, reserved, settings_for, train_model
+from .runs import planned, prepare_pairs, train
 from ..training.pacing import Budget
+from .decoding import (KeptDecoder, SearchOptions, rows_or_reasons, source_row,
+                                                   translate, translate_rows)
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-19
 class Translator(ModelHubMixin, library_name="transformer-course", tags=["translation"]):
-    """A trained model with its tokenizer and what is known of them."""
+    """A trained model with its tokenizer and what is known of them, of this library or a published one."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         config: dict,               # model, preset, data, pair, and how it was trained
     ):
         self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
+        self._decoder = KeptDecoder(self.model)
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}={self.config.get(name)!r}" for name in ("model", "preset", "data", "pair"))
@@ -43,6 +46,7 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
     def train(
         cls,
         data: str | Corpus = "micro-hindi",   # a corpus of sentence pairs, or its name
+        *,
         pair: str | None = None,              # direction, such as "en-de"; default: the corpus's first
         model: str = "transformer",           # a name in MODELS
         preset: str = "tiny",                 # a name in PRESETS
@@ -60,15 +64,9 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         Raises ValueError for unknown names, for a folder in use, and without exactly one budget;
         KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
         """
-        corpus = load(data, pair) if isinstance(data, str) else data
-        job = Job(corpus.name, f"{corpus.source_language}-{corpus.target_language}", model, preset, seed)
-        run = Run(Budget(steps, minutes), settings_for(job, device, precision), folder, resume, progress)
-        with reserved(job, run) as written:
-            translator = cls(*train_model(job, corpus, run))
-            _score(translator, corpus["valid"])
-            if written is not None:
-                translator.save_pretrained(written)
-        return translator
+        return train(cls, prepare_pairs, _score, *planned(
+            TRANSLATOR, data, pair, model, preset, seed, Budget(steps, minutes), device, precision,
+            folder=folder, resume=resume, progress=progress))
 
     @property
     def device(self) -> torch.device:
@@ -83,19 +81,34 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
     def translate(
         self,
         sentences: Sequence[str],
-        beam_size: int = 5,     # 1: greedy
-        **options,              # length_penalty, batch_tokens, precision: see `translating.SearchOptions`
+        beam_size: int = 5,           # 1: greedy
+        prefix: str | None = None,    # stands before each sentence (T5); None: the configuration's, if any
+        **options,     # length_penalty, num_return_sequences, batch_tokens, precision: see `SearchOptions`
     ) -> list[str]:
         """Translate sentences, in their order; each as if it were alone.
 
         Raises ValueError, before any is translated, for options that make no sense, and for a sentence
         that is empty, not valid Unicode or too long; it is named by its number.
         """
-        return translate(self.model, self.tokenizer, sentences, SearchOptions(beam_size, **options))
+        prefix = self.config.get("prefix", "") if prefix is None else prefix
+        wanted = SearchOptions(beam_size, **options)
+        return translate(self.model, self.tokenizer, sentences, wanted, prefix, self._decoder)
 
     def source_row(self, sentence: str, name: str = "the sentence") -> list[int]:
         """What the encoder reads for a sentence. Raises ValueError if it cannot be translated."""
-        return source_row(self.model, self.tokenizer, sentence, name)
+        return source_row(self.model, self.tokenizer, self.config.get("prefix", "") + sentence
+                          if isinstance(sentence, str) and sentence.strip() else sentence, name)
+
+    def rows_or_reasons(self, sentences: Sequence[str], names: Sequence[str],
+                        prefix: str | None = None) -> list[list[int] | ValueError]:
+        """For each sentence what the encoder reads, for `translate_rows`, or why it cannot be translated."""
+        prefix = self.config.get("prefix", "") if prefix is None else prefix
+        return rows_or_reasons(self.model, self.tokenizer, sentences, names, prefix)
+
+    def translate_rows(self, rows: Sequence[list[int]], beam_size: int = 5, **options) -> list[str]:
+        """Translate what `rows_or_reasons` gave; options as for `translate`."""
+        return translate_rows(self.model, self.tokenizer, rows, SearchOptions(beam_size, **options),
+                              self._decoder)
 
     def attention(self, pairs: Sequence[Pair], layer: int | None = None,
                   head: int | None = None) -> list[Tensor]:
@@ -103,13 +116,18 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
 
         Raises ValueError without attention.
         """
-        return attention_weights(self.model, self.tokenizer, pairs, *_place(self.config, layer, head))
+        return attention_weights(self.model, self.tokenizer, _prefixed(self.config, pairs),
+                                 *_place(self.config, layer, head))
 
     def links(self, pairs: Sequence[Pair], layer: int | None = None, head: int | None = None) -> list[set]:
         """Word links read off the attention, for each pair a set of (source word, target word)."""
-        return attention_links(self.model, self.tokenizer, pairs, *_place(self.config, layer, head))
+        found = attention_links(self.model, self.tokenizer, _prefixed(self.config, pairs),
+                                *_place(self.config, layer, head))
+        before = len(self.config.get("prefix", "").split())
+        return [{(i - before, j) for i, j in links if i >= before} for links in found]
 
-    def evaluate(self, pairs: Sequence[Pair], split: str = "", beam_size: int = 5, **options) -> Evaluation:
+    def evaluate(self, pairs: Sequence[Pair], split: str = "", beam_size: int = 5,
+                 **options) -> TranslationScore:
         """Translate and compare with the targets; AER where links are known.
 
         Raises ValueError without pairs.
@@ -128,14 +146,14 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         return self.push_to_hub(repo_id or Path(folder).name, **hub_options) if push_to_hub else None
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu",
+    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu", prefix: str | None = None,
                         **hub_options) -> "Translator":
-        """Load a folder, or a name on the Hugging Face Hub.
+        """Load a folder, or a name on the Hugging Face Hub: ours, or a published MarianMT, Pegasus or T5.
 
-        Raises FileNotFoundError and ValueError as `load_model`.
+        A T5 takes the prefix of its task. Raises FileNotFoundError and ValueError as `load_model`.
         """
-        model, tokenizer, config = load_model(path, **hub_options)
-        return cls(model.to(device), tokenizer, config)
+        model, tokenizer, config = load_model(path, TRANSLATOR, **hub_options)
+        return cls(model.to(device), tokenizer, config if prefix is None else config | {"prefix": prefix})
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-21
 def _place(config: dict, layer: int | None, head: int | None) -> tuple[int | None, int | None]:
@@ -143,8 +161,15 @@ def _place(config: dict, layer: int | None, head: int | None) -> tuple[int | Non
     return config.get("alignment", (None, None)) if layer is None and head is None else (layer, head)
 
 
-def _score(translator: Translator, pairs: Sequence[Pair]) -> None:
+def _prefixed(config: dict, pairs: Sequence[Pair]) -> Sequence[Pair]:
+    "The pairs as the model reads them."
+    prefix = config.get("prefix", "")
+    return [replace(pair, source=prefix + pair.source) for pair in pairs] if prefix else pairs
+
+
+def _score(translator: Translator, corpus: Corpus) -> None:
     "Note the cross-attention to read, where links are known, and the scores on valid."
+    pairs = corpus["valid"]
     if attends(translator.model) and all(pair.links for pair in pairs):
         chosen = choose_head(translator.model, translator.tokenizer, pairs[:200])
         translator.config["alignment"] = list(chosen)
