@@ -15,7 +15,6 @@ from timing import interleaved, record, show, summary
 from transformer_course.models.attention import attention, plain_attention
 from transformer_course.models.functional import causal_mask, dropout, projected_loss
 from transformer_course.training.settings import matmul_precision
-from transformer_course.training.settings import matmul_precision
 
 B, T, D, H, V = 136, 30, 128, 4, 8000
 

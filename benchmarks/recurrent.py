@@ -16,7 +16,6 @@ from torch.testing import assert_close
 from timing import interleaved, record, show, summary
 from transformer_course.models.rnn import Recurrent
 from transformer_course.training.settings import matmul_precision
-from transformer_course.training.settings import matmul_precision
 
 B, D, H = 128, 128, 256   # sentences, size of an input vector, size of the hidden state of each direction
 

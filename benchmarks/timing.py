@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from transformer_course.training.settings import matmul_precision
-from transformer_course.training.settings import matmul_precision
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 from records import facts    # noqa: E402   what every record says: hardware, date, commit

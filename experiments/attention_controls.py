@@ -26,7 +26,6 @@ from transformer_course.scoring import bleu, chrf, length_groups
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 NAME, TEST, PIECES, BATCH, RATES = "attention_controls", "test_2016_flickr", 4000, 1024, (2e-3, 4e-3)

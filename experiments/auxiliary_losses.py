@@ -32,7 +32,6 @@ from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 1000, 6, 0.006, 0.5

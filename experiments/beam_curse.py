@@ -22,7 +22,6 @@ from transformer_course.scoring import bleu, chrf, exact_match
 from transformer_course.search.beam import beam_search
 from transformer_course.search.exact import astar_search
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 NAME, BEAMS, SENTENCES, MAX_LEN, MAX_NODES = "beam_curse", (1, 2, 4, 8, 16, 32, 64, 128, 256), 200, 32, 5000

@@ -32,7 +32,6 @@ from transformer_course.models.bert import (Bert, BertForPreTraining, Pretrainin
                                             TextClassifier, mask_words)
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 SIZES = {"d_model": 64, "n_heads": 4, "n_layers": 2, "d_ff": 128, "dropout": 0.0, "max_len": 128}

@@ -18,7 +18,6 @@ from transformer_course.models.induction import RepeatedBlocks, attention_shares
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 NAME, STEPS, RATE, HEADS = "induction", 600, 0.006, 2

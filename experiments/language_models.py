@@ -46,7 +46,6 @@ from transformer_course.models.transformer_xl import StreamBatches, Streaming, T
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings, adam
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings, adam
 from transformer_course.training.trainer import fit
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))

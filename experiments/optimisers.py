@@ -28,7 +28,6 @@ from transformer_course.data.text import Tokenizer
 from transformer_course.models.transformer import Transformer
 from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.training.settings import Settings, adam
-from transformer_course.training.settings import Settings, adam
 from transformer_course.training.trainer import fit
 
 

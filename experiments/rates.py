@@ -27,7 +27,6 @@ from transformer_course.pipelines.translator import Translator
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 MICRO = PRESETS["micro"]

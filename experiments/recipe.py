@@ -23,7 +23,6 @@ from transformer_course.scoring import bleu, exact_match
 from transformer_course.search.beam import greedy_search
 from transformer_course.training.schedules import inverse_sqrt, linear_decay
 from transformer_course.training.settings import Settings, adam
-from transformer_course.training.settings import Settings, adam
 from transformer_course.training.trainer import Trainer
 
 MICRO = PRESETS["micro"]

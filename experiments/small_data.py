@@ -32,7 +32,6 @@ from transformer_course.training.checkpoints import mean_weights, put_weights
 from transformer_course.training.schedules import inverse_sqrt, linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Trainer
 
 TINY = PRESETS["tiny"]

@@ -38,7 +38,6 @@ from transformer_course.pipelines.decoding import SearchOptions, translate
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 RATES, LESSON_RATES = (2.5e-3, 5e-3), (1.25e-3, 2.5e-3, 5e-3)

@@ -34,7 +34,6 @@ from transformer_course.models.transformer_xl import (StreamBatches, Streaming, 
                                                       stream_losses)
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 SETTINGS = {"micro": {"length": 16, "rows": 32, "steps": 900, "tried": 450, "first rate": 0.005, "warm-up": 20,

@@ -29,7 +29,6 @@ from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 NAME, ROWS, STEPS, FIRST_RATE = "units", 12, 300, 0.005

@@ -16,7 +16,6 @@ from transformer_course.models.bert import (
 from transformer_course.data.text import BOS, EOS, PAD, Tokenizer
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 WORDS, MASK = 23, 4

@@ -17,7 +17,6 @@ from transformer_course.models.transformer import Transformer
 from transformer_course.search.beam import beam_search
 from transformer_course.training.checkpoints import put_weights
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Trainer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))

@@ -7,7 +7,6 @@ from transformer_course.data.batching import PairBatches
 from transformer_course.pipelines.presets import MODELS
 from transformer_course.search.beam import beam_search, greedy_search
 from transformer_course.training.settings import Settings
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Trainer, fit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -18,7 +18,6 @@ from transformer_course.models.t5 import (Buckets, GatedFeedForward, SpanBatches
                                           restore_spans, sentinel_ids, sentinel_tokens, t5)
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 MARKS = [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]

@@ -16,7 +16,6 @@ from transformer_course.published.families import gpt2
 from transformer_course.search.beam import beam_search, greedy_search, sample
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 

@@ -16,7 +16,6 @@ from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.search.beam import beam_search, greedy_search, sample
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
-from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Trainer
 from transformer_course.models.transformer_xl import (RecentCache, RelativeXL, StreamBatches, Streaming,
                                                       TransformerXL, WithMemory, relative_lm, shift,

@@ -7,7 +7,6 @@ __all__ = ['noam', 'inverse_sqrt', 'linear_decay']
 
 # %% ../../nbs/lessons/24_recipe.ipynb #cell-4
 from .settings import Schedule
-from .settings import Schedule
 
 # %% ../../nbs/lessons/24_recipe.ipynb #cell-11
 def _checked(warmup: int, **positive: float) -> None:
