@@ -2,6 +2,8 @@
 import base64
 import io
 import json
+import subprocess
+import sys
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -23,8 +25,9 @@ def no_figures_left():
 
 
 def test_importing_changes_no_settings_and_use_style_does():
-    before = plt.rcParams["image.cmap"]
-    assert before != plots.AMOUNTS
+    code = "from matplotlib import rcParams; before = dict(rcParams); import transformer_course.drawing.plots; assert before == dict(rcParams)"
+    subprocess.run([sys.executable, "-c", code], check=True)                 # other tests of this process may have set a style
+    assert plt.rcParamsDefault["image.cmap"] != plots.AMOUNTS
     plots.use_style(dpi=90)
     assert plt.rcParams["image.cmap"] == plots.AMOUNTS and plt.rcParams["figure.dpi"] == 90
     assert plt.rcParams["axes.prop_cycle"].by_key()["color"] == list(plots.PALETTE)
