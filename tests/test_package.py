@@ -1,4 +1,5 @@
 """What users install: built from the source distribution, complete, and working where no development tool is."""
+import re
 import zipfile
 from configparser import ConfigParser
 from email.parser import Parser
@@ -75,8 +76,7 @@ except ModuleNotFoundError:
 
 
 def version():
-    text = (notebooks.LIB / "__init__.py").read_text(encoding="utf-8")
-    return text.partition('"')[2].partition('"')[0]
+    return re.search(r'^__version__ = "(.+)"$', (notebooks.LIB / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
 @needs_cli
