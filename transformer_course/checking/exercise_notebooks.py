@@ -134,12 +134,14 @@ def read_exercises(notebook: dict, lesson: str) -> list[Exercise]:
 
 # %% ../../nbs/library/checking/90b_exercise_notebooks.ipynb #cell-13
 def author_notebooks() -> dict[str, dict]:
-    """All exercise notebooks with their solutions, by lesson."""
+    """All exercise notebooks with their solutions: of the lessons in reading order, then of the library."""
     package = Path(str(files("transformer_course")))
-    folders = package / "notebooks" / "exercises", package.parent / "nbs" / "exercises"
-    paths = {path.stem: path for folder in folders for path in sorted(folder.glob("ex*.ipynb"))}
-    return {name.removeprefix("ex"): json.loads(path.read_text(encoding="utf-8"))
-            for name, path in sorted(paths.items())}
+    folders = package / "notebooks", package.parent / "nbs"                    # installed, in a checkout
+    found = [path for folder in folders for path in folder.glob("exercises/ex*.ipynb")]
+    paths = {path.stem.removeprefix("ex"): path for path in found}
+    lessons = {path.stem for folder in folders for path in folder.glob("lessons/*.ipynb")}
+    order = sorted(paths, key=lambda name: (name not in lessons, name))
+    return {name: json.loads(paths[name].read_text(encoding="utf-8")) for name in order}
 
 
 @cache
