@@ -22,7 +22,8 @@ from .lm_presets import (LANGUAGE_MODELS, TEXT_PRESETS, build_language_model,
                                                      text_batches, trainable)
 from ..data.text import Tokenizer
 from ..models.segments import window_losses
-from ..models.transformer_xl import WithMemory, stream_losses
+from ..models.streams import stream_losses
+from ..models.transformer_xl import WithMemory
 from .decoding import positions_in
 from .model_folder import load_model, save_model
 from .presets import known
