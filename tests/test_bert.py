@@ -161,7 +161,7 @@ def test_it_is_pytorchs_encoder():
         weights[name] = model.stack.state_dict()[mine]
     oracle.load_state_dict(weights)
     tokens, segments = torch.tensor([[1, 9, 4, 2, 8, 2], [1, 7, 2, 2, 0, 0]]), torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 0, 0]])
-    x = model.embedding.table.weight[tokens] + model.segments.weight[segments] + model.embedding.positions.table[:6]
+    x = model.embedding.table.weight[tokens] + model.embedding.segments.weight[segments] + model.embedding.positions.table[:6]
     x = model.embedding.norm(x)
     real = tokens != PAD
     assert_close(model(tokens, segments)[real], oracle(x, src_key_padding_mask=~real)[real])

@@ -26,7 +26,7 @@ def mask_words(
     share: float = 0.15,                 # of the words are hidden, at least one
     specials: Sequence[int] = range(5),  # ids that are never hidden, and never put in a word's place
     starts: Set[int] | None = None,      # ids that begin a word; None: each id is a word
-) -> tuple[list[int], list[int]]:        # what the model reads; the true ids of the hidden words, elsewhere -1
+) -> tuple[list[int], list[int]]:        # what is read; the true ids of the hidden words, elsewhere -1
     """Hide some words: 80 % become [MASK], 10 % a random word, 10 % stay [Devlin et al. 2019, §3.1].
 
     Raises ValueError if share is not in (0, 1], an id lies outside the vocabulary, or the text has no word.

@@ -93,7 +93,8 @@ class Streaming(nn.Module):
         super().__init__()
         layers, d_model = len(model.lm.stack.layers), model.lm.embedding.weight.shape[1]
         self.model = model
-        self.register_buffer("memory", model.lm.embedding.weight.new_zeros(layers, rows, model.memory, d_model))
+        empty = model.lm.embedding.weight.new_zeros(layers, rows, model.memory, d_model)
+        self.register_buffer("memory", empty)
 
     def loss(
         self,

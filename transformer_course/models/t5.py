@@ -73,8 +73,8 @@ class Buckets(InAttention):
 class T5(EncoderDecoder):
     """T5, made from sizes [Raffel et al. 2020; version 1.1: Shazeer 2020].
 
-    Root-mean-square norms before the sublayers, no biases, no positions added to the words: one table of
-    buckets for all layers of a stack. Two conventions differ from the published files: our attention divides
+    Root-mean-square norms before the sublayers, no biases, and no positions added to the words: all layers of
+    a stack share one table of buckets. Two conventions differ from the published files: our attention divides
     by √K, theirs does not, and with `tied` our input is multiplied by √D where their output is divided by it.
     Loading sees to both.
     Raises ValueError for a size that is not a positive whole number, or n_layers that is no number or pair.
@@ -98,7 +98,7 @@ class T5(EncoderDecoder):
         eos_id: int = EOS,
         bos_id: int | None = None,         # a target begins with it; None: pad_id, as in the published T5
     ):
-        n_encoder, n_decoder = _both(n_layers)
+        n_encoder, n_decoder = _encoder_and_decoder(n_layers)
         check_sizes("T5", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads, encoder_layers=n_encoder,
                     decoder_layers=n_decoder, d_ff=d_ff, **{} if d_head is None else {"d_head": d_head})
 
@@ -113,6 +113,9 @@ class T5(EncoderDecoder):
         def norm():
             return nn.RMSNorm(d_model, eps=eps)
 
+        def last_norm():
+            return nn.Sequential(norm(), Dropout(dropout))
+
         def encoder_layer(buckets):
             return EncoderLayer(SelfAttention(heads(), buckets), feed_forward(), norm(), norm(),
                                 dropout, pre_norm=True)
@@ -123,18 +126,16 @@ class T5(EncoderDecoder):
 
         table = embedding_table(vocab_size, d_model)
         embedding = Embedding(table, None, dropout, scaled=tied)
-        buckets = Buckets(n_heads, True, n_buckets, farthest)              # shared by the encoder's layers
-        encoder = Encoder([encoder_layer(buckets) for n in range(n_encoder)],
-                          nn.Sequential(norm(), Dropout(dropout)))
-        buckets = Buckets(n_heads, False, n_buckets, farthest)             # shared by the decoder's layers
-        decoder = Decoder([decoder_layer(buckets) for n in range(n_decoder)],
-                          nn.Sequential(norm(), Dropout(dropout)))
+        both_ways = Buckets(n_heads, True, n_buckets, farthest)            # for all layers of the encoder
+        encoder = Encoder([encoder_layer(both_ways) for n in range(n_encoder)], last_norm())
+        backwards = Buckets(n_heads, False, n_buckets, farthest)           # for all layers of the decoder
+        decoder = Decoder([decoder_layer(backwards) for n in range(n_decoder)], last_norm())
         output = Output(table if tied else nn.Linear(d_model, vocab_size, bias=False))
         super().__init__(embedding, embedding, encoder, decoder, output, pad_id,
                          bos_id=pad_id if bos_id is None else bos_id, eos_id=eos_id)
 
 
-def _both(n_layers: int | tuple[int, int]) -> tuple[int, int]:
+def _encoder_and_decoder(n_layers: int | tuple[int, int]) -> tuple[int, int]:
     "The layers of encoder and decoder, from one number or two."
     if not isinstance(n_layers, (tuple, list)):
         return n_layers, n_layers

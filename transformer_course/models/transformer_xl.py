@@ -44,16 +44,21 @@ def segment_recurrence(
 
 
 def remembered(layer: EncoderLayer, memory: Tensor) -> KeyValueCache:   # (B, M, D)
-    "Keys and values of a layer's memory, made with the weights of now, so that these learn from it."
+    """Keys and values of a layer's memory, where the layer looks for those of earlier words.
+
+    They are made with the weights of now, so that these learn from the memory.
+    """
     cache = layer.self_attention.new_cache()
-    read = layer.norm_1(memory) if layer.pre_norm else memory
-    cache.append(*layer.self_attention.heads.project(read, KEY_VALUE))
+    memory = layer.norm_1(memory) if layer.pre_norm else memory
+    cache.append(*layer.self_attention.heads.project(memory, KEY_VALUE))
     return cache
 
 # %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-31
 class RelativeXL(InAttention):
     """Distances as sines with a matrix of their own, and two biases for the query [Dai et al. 2019, §3.3].
 
+    The score of query i and key j is ((q_i + u) · k_j + (q_i + v) · ρ_{i-j}) / √K, where ρ is the code of a
+    distance. `rotate_query` makes the first query, and `score_bias` the second product.
     For causal attention: later keys get the score -inf.
     Raises ValueError if n_heads does not divide d_model.
     """
@@ -83,7 +88,7 @@ class RelativeXL(InAttention):
         S: int,          # keys, at positions 0 … S - 1
         start: int = 0,  # S - T
     ) -> Tensor:         # (B, H, T, S)
-        """The scores of the distances: (q + v) · r W_r, over √K.
+        """The scores of the distances: (q + v) · ρ / √K.
 
         Raises ValueError if the last query does not belong to the last key.
         """
@@ -176,6 +181,18 @@ class WithMemory(nn.Module):
         self.reach = memory - 1 if same_length else None
         self.reach_in_writing = memory - 1 if same_length else memory
 
+    def read_segment(
+        self,
+        tokens: Tensor,                  # (B, T) ids
+        memory: Tensor | None = None,    # (N, B, at most M, D) of the words before; None: nothing yet
+    ) -> tuple[Tensor, Tensor]:          # (B, T, D) what the output is made from; the next memory
+        "Read a segment and its memory, and remember the last M words."
+        old = 0 if memory is None else memory.shape[2]
+        mask = visible(old, tokens.shape[1], self.reach, tokens.device)                 # (T, old + T)
+        vectors, inputs = segment_recurrence(self.lm, tokens, memory if old else None, mask)
+        both = torch.cat((memory, inputs), dim=2) if old else inputs                    # (N, B, old + T, D)
+        return vectors, both[:, :, max(0, both.shape[2] - self.memory):]
+
     def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, V)
         "Logits of the word after each word of a segment that has no memory."
         return self.lm.output(self.read_segment(tokens)[0])
@@ -193,18 +210,6 @@ class WithMemory(nn.Module):
         "Cross-entropy of each word but the first, and the memory for the next segment."
         vectors, memory = self.read_segment(tokens[:, :-1], memory)
         return self.lm.output.loss(vectors, tokens[:, 1:], smoothing, self.pad_id), memory
-
-    def read_segment(
-        self,
-        tokens: Tensor,                  # (B, T) ids
-        memory: Tensor | None = None,    # (N, B, at most M, D) of the words before; None: nothing yet
-    ) -> tuple[Tensor, Tensor]:          # (B, T, D) what the output is made from; the memory after these words
-        "Read a segment and its memory, and remember the last M words."
-        old = 0 if memory is None else memory.shape[2]
-        mask = visible(old, tokens.shape[1], self.reach, tokens.device)                 # (T, old + T)
-        vectors, inputs = segment_recurrence(self.lm, tokens, memory if old else None, mask)
-        both = torch.cat((memory, inputs), dim=2) if old else inputs                    # (N, B, old + T, D)
-        return vectors, both[:, :, max(0, both.shape[2] - self.memory):]
 
     def new_state(self) -> State:
         "Nothing read yet; keeps the keys and values of at most M words."
@@ -247,7 +252,7 @@ class WithMemory(nn.Module):
 
 
 def _check_memory(name: str, lm: LanguageModel, memory: int, least: int) -> None:
-    "Raise ValueError for a size that is no whole number from `least`, and for positions that allow no memory."
+    "Raise ValueError for a size below `least` or not whole, and for positions that allow no memory."
     if not isinstance(memory, int) or isinstance(memory, bool) or memory < least:
         raise ValueError(f"{name}: memory must be a whole number from {least}, not {memory!r}")
     if memory and lm.embedding.positions is not None:

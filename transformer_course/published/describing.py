@@ -124,7 +124,7 @@ def _as_bert(model: Bert | BertForPreTraining) -> tuple[dict, dict[str, Tensor]]
           "a head with another activation or ε than the layers")
     sizes = _only(facts, *USUAL, "eps") | {
         "vocab_size": len(bert.embedding.weight), "n_layers": len(bert.stack.layers),
-        "max_len": len(bert.embedding.positions.table), "segments": bert.segments.num_embeddings,
+        "max_len": len(bert.embedding.positions.table), "segments": bert.embedding.segments.num_embeddings,
         "pad_id": bert.pad_id, "pooler": bert.pooler is not None}
     return sizes, dict(model.named_parameters())
 

@@ -99,7 +99,7 @@ GPT2_NAMES = (
 BERT_NAMES = (
     ("embedding.table.weight", "embeddings.word_embeddings.weight", "same"),
     ("embedding.positions.table", "embeddings.position_embeddings.weight", "same"),
-    ("segments.weight", "embeddings.token_type_embeddings.weight", "same"),
+    ("embedding.segments.weight", "embeddings.token_type_embeddings.weight", "same"),
     ("embedding.norm.*", "embeddings.LayerNorm.*", "same"),
     *under("stack.layers.{n}.", "encoder.layer.{n}.",
            ("self_attention.heads.in_proj.*", "attention.self.{query+key+value}.*", "same"),
