@@ -22,7 +22,7 @@ from transformer_course.data.batching import PairBatches, batch_plan
 from transformer_course.files import CHECKSUMS, FolderLock, read_files
 from transformer_course.models.transformer import Transformer
 from transformer_course.training.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
-from transformer_course.training.trainer import trainer as training
+from transformer_course.training import trainer as training
 from transformer_course.training.trainer import Settings, Trainer, adam, evaluate_loss, fit, matmul_precision
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")
