@@ -28,8 +28,8 @@ from transformer_course.data.corpora import load
 from transformer_course.data.reviews import NEGATIVE, PATTERNS, POSITIVE
 from transformer_course.data.text import BOS, EOS, PAD, Tokenizer, pad
 from transformer_course.models.attention import attention_weights
-from transformer_course.models.bert import (Bert, BertForPreTraining, PretrainingBatches, Puzzle,
-                                            TextClassifier, mask_words)
+from transformer_course.data.masking import MaskedText, PretrainingBatches, mask_words
+from transformer_course.models.bert import Bert, BertForPreTraining, TextClassifier
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
@@ -64,7 +64,7 @@ class Singles:
     """Texts of one segment with hidden words: a source of batches like `PretrainingBatches`."""
 
     texts: list[list[int]]     # ids without special tokens
-    words: int
+    vocab_size: int
     mask_id: int
     share: float
     rows: int = ROWS
@@ -83,8 +83,8 @@ class Singles:
 
     def _puzzle(self, n, name):
         tokens = [BOS, *self.texts[n], EOS]
-        read, hidden = mask_words(tokens, random.Random(f"{name} {n}"), self.words, self.mask_id, self.share)
-        return Puzzle(read, [0] * len(read), hidden, -1)     # -1: the second question is not asked
+        read, targets = mask_words(tokens, random.Random(f"{name} {n}"), self.vocab_size, self.mask_id, self.share)
+        return MaskedText(read, [0] * len(read), targets, -1)     # -1: the second question is not asked
 
     collate, tokens = PretrainingBatches.collate, PretrainingBatches.tokens
 
@@ -119,11 +119,11 @@ class Asked(nn.Module):
         super().__init__()
         self.model, self.second = model, second
 
-    def loss(self, tokens, segments, hidden, follows, smoothing=0.0):
-        if self.second and (follows >= 0).all():
-            return self.model.loss(tokens, segments, hidden, follows, smoothing)
+    def loss(self, tokens, segments, targets, is_random, smoothing=0.0):
+        if self.second and (is_random >= 0).all():
+            return self.model.loss(tokens, segments, targets, is_random, smoothing)
         vectors = self.model.bert(tokens, segments)
-        return self.model.words.loss(vectors[hidden >= 0], hidden[hidden >= 0], smoothing)
+        return self.model.masked_lm.loss(vectors[targets >= 0], targets[targets >= 0], smoothing)
 
 
 @torch.no_grad()
@@ -131,14 +131,14 @@ def asked(model: BertForPreTraining, source) -> dict:
     """On held-out puzzles: nats of a hidden word, the share that is right, and that of the second question."""
     nats, right, words, pairs, texts = 0.0, 0, 0, 0, 0
     for batch in source.in_order():
-        tokens, segments, hidden, follows = source.collate(batch)
+        tokens, segments, targets, is_random = source.collate(batch)
         of_words, of_pairs = model(tokens, segments)
-        here = hidden >= 0
-        nats += cross_entropy(of_words[here], hidden[here], reduction="sum").item()
-        right, words = right + (of_words.argmax(-1) == hidden)[here].sum().item(), words + here.sum().item()
-        pairs, texts = pairs + (of_pairs.argmax(-1) == follows).sum().item(), texts + len(follows)
+        here = targets >= 0
+        nats += cross_entropy(of_words[here], targets[here], reduction="sum").item()
+        right, words = right + (of_words.argmax(-1) == targets)[here].sum().item(), words + here.sum().item()
+        pairs, texts = pairs + (of_pairs.argmax(-1) == is_random).sum().item(), texts + len(is_random)
     found = {"nats": round(nats / words, 4), "right": round(right / words, 4), "second": round(pairs / texts, 4)}
-    return {name: value for name, value in found.items() if name != "second" or (follows >= 0).all()}
+    return {name: value for name, value in found.items() if name != "second" or (is_random >= 0).all()}
 
 
 @torch.no_grad()
@@ -217,7 +217,7 @@ class Reviews:
         return [[self.words.encode(f"{sentence} .") for sentence in document] for document in cut]
 
     def source(self, start: Start, split="train"):
-        named = {"words": len(self.words), "mask_id": self.mask_id, "share": start.share}
+        named = {"vocab_size": len(self.words), "mask_id": self.mask_id, "share": start.share}
         found = [PretrainingBatches(self.documents(split), rows=16, **named)] if start.text else []
         if start.reviews:
             found.append(Singles([self.words.encode(item.text) for item in self.reviews[split]], **named))

@@ -18,7 +18,8 @@ from records import RESULTS, facts, write
 
 from transformer_course.data import entailment as micro_entailment
 from transformer_course.data.text import Tokenizer
-from transformer_course.models.bert import Bert, BertForPreTraining, PretrainingBatches, join_pair
+from transformer_course.data.masking import PretrainingBatches, join_pair
+from transformer_course.models.bert import Bert, BertForPreTraining
 
 PRE_STEPS, TUNE_STEPS, HIDDEN = 3000, 1200, 0.3
 RATES, LABELS, SEEDS = (0.001, 0.002), 1000, (1, 2, 3)

@@ -42,7 +42,8 @@ from transformer_course.data.text import BOS, Tokenizer
 from transformer_course.models.language_models import NGramModel, RNNLanguageModel
 from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.models.transformer_lm import TransformerLM
-from transformer_course.models.transformer_xl import StreamBatches, Streaming, TransformerXL, stream_losses
+from transformer_course.models.streams import StreamBatches, Streaming, stream_losses
+from transformer_course.models.transformer_xl import TransformerXL
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings, adam
 from transformer_course.training.loop import evaluate_loss

@@ -53,7 +53,7 @@ def reviews() -> dict[str, list]:
 @torch.no_grad()
 def vectors(model: Bert, rows: list[list[int]]) -> dict[str, torch.Tensor]:
     """For each row of ids the mean of its vectors and the vector of [CLS], of length 1: (N, D) each."""
-    found = {"mean": torch.empty(len(rows), model.segments.embedding_dim), "cls": torch.empty(len(rows), model.segments.embedding_dim)}
+    found = {"mean": torch.empty(len(rows), model.embedding.table.embedding_dim), "cls": torch.empty(len(rows), model.embedding.table.embedding_dim)}
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     for group in (order[i:i + 32] for i in range(0, len(order), 32)):
         tokens = pad([rows[i] for i in group])

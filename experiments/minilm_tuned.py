@@ -49,7 +49,7 @@ class MeanClassifier(nn.Module):
 
     def __init__(self, bert: Bert, classes: int):
         super().__init__()
-        self.bert, self.output = bert, nn.Linear(bert.segments.embedding_dim, classes)
+        self.bert, self.output = bert, nn.Linear(bert.embedding.table.embedding_dim, classes)
         nn.init.normal_(self.output.weight, std=0.02)
         nn.init.zeros_(self.output.bias)
 

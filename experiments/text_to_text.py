@@ -26,6 +26,7 @@ from statistics import mean
 import torch
 from records import RESULTS, facts, write
 
+from transformer_course.data.spans import SpanBatches, sentinel_ids, sentinel_tokens
 from transformer_course.data.batching import PairBatches
 from transformer_course.data.corpora import load
 from transformer_course.data.hindi.grammar import Clause, NounPhrase, noun_phrase, realise
@@ -33,7 +34,7 @@ from transformer_course.data.hindi.lexicon import LIVING, NOUNS, VERBS
 from transformer_course.data.hindi.parts import pick, sayable, some_adjective, some_clause, some_noun
 from transformer_course.data.story_tasks import TextTask, story_split, story_tasks
 from transformer_course.data.text import EOS, PAD, Tokenizer
-from transformer_course.models.t5 import SpanBatches, sentinel_ids, sentinel_tokens, t5
+from transformer_course.models.t5 import T5
 from transformer_course.pipelines.decoding import SearchOptions, translate
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.training.schedules import linear_decay
@@ -183,7 +184,7 @@ def right(model, tokenizer, tasks):
 def new_t5(tokenizer, seed, sizes):
     """A T5 of random weights."""
     torch.manual_seed(seed)
-    return t5(len(tokenizer), **sizes)
+    return T5(len(tokenizer), **sizes)
 
 
 def parameters(model):

@@ -30,8 +30,8 @@ from transformer_course.data.text import EOS, Tokenizer
 from transformer_course.models.memory_worth import multiply_adds
 from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.models.transformer_lm import TransformerLM
-from transformer_course.models.transformer_xl import (StreamBatches, Streaming, TransformerXL, WithMemory,
-                                                      stream_losses)
+from transformer_course.models.streams import StreamBatches, Streaming, stream_losses
+from transformer_course.models.transformer_xl import TransformerXL, WithMemory
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course import protocols
-from transformer_course.models.bert import (
-    Bert, BertForPreTraining, MaskedHead, PretrainingBatches, TextClassifier, join_pair, mask_words, word_starts)
+from transformer_course.data.masking import PretrainingBatches, join_pair, mask_words, word_starts
+from transformer_course.models.bert import Bert, BertForPreTraining, MaskedHead, TextClassifier
 from transformer_course.data.text import BOS, EOS, PAD, Tokenizer
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss
@@ -33,7 +33,7 @@ def documents(n=7, seed=3):
 
 
 def batches(**options):
-    return PretrainingBatches(**{"documents": documents(), "words": WORDS, "mask_id": MASK, "max_len": 20, "rows": 3} | options)
+    return PretrainingBatches(**{"documents": documents(), "vocab_size": WORDS, "mask_id": MASK, "max_len": 20, "rows": 3} | options)
 
 
 def test_eighty_ten_ten():
@@ -123,16 +123,16 @@ def test_batches_hold_what_they_say():
 
 def test_loss_is_the_sum_of_both_questions():
     source, model = batches(), BertForPreTraining(small()).double().eval()
-    tokens, segments, hidden, follows = source.collate(source.in_order()[1])
+    tokens, segments, targets, is_random = source.collate(source.in_order()[1])
     of_words, of_pairs = model(tokens, segments)
-    asked = [of_words[b, s].log_softmax(-1)[hidden[b, s]] for b in range(len(tokens)) for s in range(tokens.shape[1]) if hidden[b, s] >= 0]
-    pairs = [of_pairs[b].log_softmax(-1)[follows[b]] for b in range(len(tokens))]
-    loss = model.loss(tokens, segments, hidden, follows)
+    asked = [of_words[b, s].log_softmax(-1)[targets[b, s]] for b in range(len(tokens)) for s in range(tokens.shape[1]) if targets[b, s] >= 0]
+    pairs = [of_pairs[b].log_softmax(-1)[is_random[b]] for b in range(len(tokens))]
+    loss = model.loss(tokens, segments, targets, is_random)
     assert_close(loss, -sum(asked) / len(asked) - sum(pairs) / len(pairs), rtol=1e-5, atol=1e-5, check_dtype=False)
-    smooth = model.loss(tokens, segments, hidden, follows, smoothing=(0.1, 0.0))
+    smooth = model.loss(tokens, segments, targets, is_random, smoothing=(0.1, 0.0))
     assert_close(smooth[1], loss)
     assert smooth[0] != smooth[1]
-    model.loss(tokens, segments, hidden, follows).backward()
+    model.loss(tokens, segments, targets, is_random).backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters() if p.dim() > 1)
 
 
@@ -163,7 +163,7 @@ def test_it_is_pytorchs_encoder():
         weights[name] = model.stack.state_dict()[mine]
     oracle.load_state_dict(weights)
     tokens, segments = torch.tensor([[1, 9, 4, 2, 8, 2], [1, 7, 2, 2, 0, 0]]), torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 0, 0]])
-    x = model.embedding.table.weight[tokens] + model.segments.weight[segments] + model.embedding.positions.table[:6]
+    x = model.embedding.table.weight[tokens] + model.embedding.segments.weight[segments] + model.embedding.positions.table[:6]
     x = model.embedding.norm(x)
     real = tokens != PAD
     assert_close(model(tokens, segments)[real], oracle(x, src_key_padding_mask=~real)[real])

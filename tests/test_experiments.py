@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from transformer_course.data.batching import PairBatches
 from transformer_course.data.corpora import load
 from transformer_course.data.reviews import NEGATIVE, POSITIVE
-from transformer_course.models.bert import Bert, BertForPreTraining, PretrainingBatches
+from transformer_course.data.masking import PretrainingBatches
+from transformer_course.models.bert import Bert, BertForPreTraining
 from transformer_course.models.language_models import NGramModel
 from transformer_course.models.transformer import Transformer
 from transformer_course.search.beam import beam_search
@@ -176,10 +177,10 @@ def test_single_texts_are_not_asked_the_second_question():
     assert sorted(map(len, both.plan(1, 0))) == [1, 1, 2, 2, 3, 3]
     asked, deaf = bert.Asked(model, True), bert.Asked(model, False)
     for batch in singles.in_order():
-        tokens, segments, hidden, follows = singles.collate(batch)
-        assert (follows == -1).all() and (segments == 0).all() and (hidden >= 0).sum() == len(batch)
-        words = F.cross_entropy(model(tokens, segments)[0][hidden >= 0], hidden[hidden >= 0])
-        assert_close(asked.loss(tokens, segments, hidden, follows), words)
+        tokens, segments, targets, is_random = singles.collate(batch)
+        assert (is_random == -1).all() and (segments == 0).all() and (targets >= 0).sum() == len(batch)
+        words = F.cross_entropy(model(tokens, segments)[0][targets >= 0], targets[targets >= 0])
+        assert_close(asked.loss(tokens, segments, targets, is_random), words)
     batch = pairs.collate(pairs.in_order()[0])
     assert_close(asked.loss(*batch), model.loss(*batch))
     assert asked.loss(*batch) > deaf.loss(*batch) + 0.3

@@ -28,7 +28,7 @@ from transformer_course.published.families import (BERT_WITH_TASKS, FAMILIES, en
 from transformer_course.published.pretrained import (from_pretrained, load_tokenizer, mean_pooled, read_tensors, save_pretrained, sentence_vectors,
                                            settled)
 from transformer_course.data.text import Tokenizer
-from transformer_course.models.t5 import t5
+from transformer_course.models.t5 import T5
 from transformer_course.models.transformer import Transformer
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.records import recorded
@@ -387,7 +387,7 @@ def test_what_a_layout_cannot_hold_is_said(make, kind, message, tmp_path):
 
 
 def test_layers_that_differ_are_refused(tmp_path):
-    model = t5(13, 12, 3, 2, 20)
+    model = T5(13, 12, 3, 2, 20)
     model.decoder.layers[1].self_attention.positions = type(model.decoder.layers[0].self_attention.positions)(3, False)
     with pytest.raises(ValueError, match="T5 cannot hold other positions than one table of buckets"):
         save_pretrained(model, tmp_path)
@@ -470,7 +470,7 @@ def test_a_translator_of_ours_is_a_marian_or_a_pegasus(words, norm, layout, kind
 def test_the_other_kinds_are_written_too(tmp_path):
     torch.manual_seed(6)
     for k, (model, kind) in enumerate((
-            (t5(37, 12, 3, (2, 1), 20, d_head=5), "T5ForConditionalGeneration"), (t5(37, 12, 3, 2, 20, gated=True, tied=False), "T5ForConditionalGeneration"),
+            (T5(37, 12, 3, (2, 1), 20, d_head=5), "T5ForConditionalGeneration"), (T5(37, 12, 3, 2, 20, gated=True, tied=False), "T5ForConditionalGeneration"),
             (marian(37, 12, 3, 2, 1, 20), "MarianMTModel"), (marian(37, 12, 3, 2, 1, 20, pre=True), "PegasusForConditionalGeneration"),
             (Bert(37, 12, 3, 2, 20), "BertModel"), (BertForPreTraining(Bert(37, 12, 3, 2, 20)), "BertForPreTraining"))):
         save_pretrained(model.eval(), tmp_path / str(k))

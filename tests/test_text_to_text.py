@@ -14,10 +14,11 @@ from transformer_course.data.text import PAD, Tokenizer
 from transformer_course.protocols import BatchSource
 from transformer_course.search.beam import greedy_search
 from transformer_course.training.schedules import linear_decay
-from transformer_course.models.t5 import (Buckets, GatedFeedForward, SpanBatches, corrupt_spans,
-                                          restore_spans, sentinel_ids, sentinel_tokens, t5)
-from transformer_course.training.settings import Settings
+from transformer_course.data.spans import (SpanBatches, corrupt_spans, restore_spans, sentinel_ids,
+                                           sentinel_tokens)
+from transformer_course.models.t5 import T5, Buckets, GatedFeedForward
 from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 MARKS = [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]
@@ -49,14 +50,14 @@ def test_gated_feed_forward_is_two_products():
 
 def test_t5_small_has_the_published_number_of_parameters_and_none_is_a_bias():
     with torch.device("meta"):
-        model = t5(32128, 512, 8, 6, 2048)
+        model = T5(32128, 512, 8, 6, 2048)
     assert sum(p.numel() for p in model.parameters()) == 60_506_624
     assert not [name for name, p in model.named_parameters() if "bias" in name]
 
 
 def test_a_t5_begins_with_padding_and_its_steps_are_its_training_pass():
     torch.manual_seed(1)
-    model = t5(23, 12, 3, (2, 1), 20, dropout=0.0).eval()
+    model = T5(23, 12, 3, (2, 1), 20, dropout=0.0).eval()
     src = torch.randint(4, 23, (2, 7))
     assert model.first(src).tolist() == [PAD, PAD]
     written = greedy_search(model, src, max_len=5).tokens
@@ -194,19 +195,19 @@ def test_a_t5_learns_to_fill_gaps():
     texts = [[4 + (n + k) % 9 for k in range(8)] for n in range(40)]              # each number follows from the one before
     batches = SpanBatches(texts, [18, 17, 16, 15], 256, rate=0.3, mean_length=2.0)
     torch.manual_seed(1)
-    model = t5(19, 24, 2, 1, 48, dropout=0.0)
+    model = T5(19, 24, 2, 1, 48, dropout=0.0)
     before = evaluate_loss(model, batches)
     fit(model, batches, linear_decay(1e-2, 20), steps=150, settings=Settings(device="cpu", precision="highest", smoothing=0.0), progress=False)
     assert evaluate_loss(model, batches) < 0.5 * before
 
 
 @pytest.mark.parametrize("sizes, words", [
-    ({"n_layers": 0}, "t5: encoder_layers must be a positive whole number, not 0"),
-    ({"n_layers": (3, 0)}, "t5: decoder_layers must be a positive whole number, not 0"),
-    ({"n_layers": (2, 1, 1)}, "t5: n_layers must be one number, or two for encoder and decoder, not (2, 1, 1)"),
-    ({"n_layers": 1.5}, "t5: encoder_layers must be a positive whole number, not 1.5"), ({"d_ff": 0}, "t5: d_ff must be"),
-    ({"d_head": 0}, "t5: d_head must be"), ({"n_heads": True}, "t5: n_heads must be"), ({"d_model": 6.0}, "t5: d_model must be"),
-    ({"vocab_size": 0}, "t5: vocab_size must be")])
+    ({"n_layers": 0}, "T5: encoder_layers must be a positive whole number, not 0"),
+    ({"n_layers": (3, 0)}, "T5: decoder_layers must be a positive whole number, not 0"),
+    ({"n_layers": (2, 1, 1)}, "T5: n_layers must be one number, or two for encoder and decoder, not (2, 1, 1)"),
+    ({"n_layers": 1.5}, "T5: encoder_layers must be a positive whole number, not 1.5"), ({"d_ff": 0}, "T5: d_ff must be"),
+    ({"d_head": 0}, "T5: d_head must be"), ({"n_heads": True}, "T5: n_heads must be"), ({"d_model": 6.0}, "T5: d_model must be"),
+    ({"vocab_size": 0}, "T5: vocab_size must be")])
 def test_a_t5_of_no_size_is_refused(sizes, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        t5(**{"vocab_size": 23, "d_model": 12, "n_heads": 3, "n_layers": (2, 1), "d_ff": 20} | sizes)
+        T5(**{"vocab_size": 23, "d_model": 12, "n_heads": 3, "n_layers": (2, 1), "d_ff": 20} | sizes)

@@ -24,9 +24,10 @@ from transformer_course.models.transformer import Transformer
 from transformer_course.training import loop as loop_module
 from transformer_course.training import trainer as training
 from transformer_course.training.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
+from transformer_course.training import trainer as training
+from transformer_course.training.loop import evaluate_loss
 from transformer_course.training.pacing import Budget
 from transformer_course.training.settings import Settings, adam, matmul_precision
-from transformer_course.training.loop import evaluate_loss
 from transformer_course.training.trainer import Trainer, fit
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process alone")

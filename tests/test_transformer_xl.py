@@ -14,12 +14,12 @@ from transformer_course.models.positions import sinusoids
 from transformer_course.models.segments import window_losses
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.search.beam import beam_search, greedy_search, sample
-from transformer_course.training.settings import Settings
+from transformer_course.models.streams import StreamBatches, Streaming, stream_losses
+from transformer_course.models.transformer_xl import (RecentCache, RelativeXL, TransformerXL, WithMemory,
+                                                      relative_lm, shift, visible)
 from transformer_course.training.loop import evaluate_loss
+from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Trainer
-from transformer_course.models.transformer_xl import (RecentCache, RelativeXL, StreamBatches, Streaming,
-                                                      TransformerXL, WithMemory, relative_lm, shift,
-                                                      stream_losses, visible)
 
 V, D, H, F = 17, 12, 3, 20
 
@@ -104,10 +104,10 @@ def test_distances_alone_matter():
 def test_it_is_the_papers_sum_in_loops(same_length):
     model, tokens = small(same_length=same_length), text(2 * 11).view(2, 11)
     for memory_in in (False, True):
-        ids, memory = (tokens[:, 4:], model.read(tokens[:, :4])[1]) if memory_in else (tokens, ())
-        hidden, after = model.read(ids, memory)
+        ids, memory = (tokens[:, 4:], model.read_segment(tokens[:, :4])[1]) if memory_in else (tokens, None)
+        hidden, after = model.read_segment(ids, memory)
         for row in range(2):
-            expected, states = by_loops(model, ids[row], [m[row] for m in memory])
+            expected, states = by_loops(model, ids[row], [m[row] for m in memory] if memory_in else ())
             assert_close(hidden[row], expected, rtol=0, atol=1e-12)
             for mine, theirs in zip(after, states):
                 assert_close(mine[row], theirs, rtol=0, atol=1e-12)
@@ -121,7 +121,7 @@ def test_without_memory_it_is_lesson_30s_model(norm):
     tokens = text(3 * 8).view(3, 8)
     assert_close(model(tokens), plain(tokens), rtol=0, atol=0)
     assert_close(model.loss(tokens), plain.loss(tokens), rtol=0, atol=0)
-    assert model.read(tokens)[1] == ()
+    assert model.read_segment(tokens)[1].shape == (2, 3, 0, D)
     state, other = model.start(tokens[:, :3]), plain.start(tokens[:, :3])
     assert_close(model.step(state, tokens[:, 2])[0], plain.step(other, tokens[:, 2])[0], rtol=0, atol=0)
     assert_close(small(memory=5, norm=norm)(tokens), small(memory=0, norm=norm)(tokens))      # nor is there one at a text's beginning
@@ -132,17 +132,17 @@ def test_a_memory_is_the_text_that_it_was_made_of():
     """In one layer: a segment with a memory of all before is the end of one long segment. With more layers, too: nothing was cut off."""
     for layers in (1, 2):
         model, tokens = small(memory=9, n_layers=layers), text(2 * 15).view(2, 15)
-        memory = model.read(tokens[:, :9])[1]
+        memory = model.read_segment(tokens[:, :9])[1]
         assert [m.shape for m in memory] == layers * [(2, 9, D)]
-        assert_close(model.read(tokens[:, 9:], memory)[0], model.read(tokens)[0][:, 9:])
+        assert_close(model.read_segment(tokens[:, 9:], memory)[0], model.read_segment(tokens)[0][:, 9:])
 
 
 def test_memory_keeps_the_last_words_of_old_and_new():
     model, tokens = small(memory=5), text(2 * 20).view(2, 20)
-    memory, seen = (), []
+    memory, seen = None, []
     for start, stop in ((0, 3), (3, 6), (6, 14), (14, 16)):                       # shorter, then longer than the memory
         before = memory
-        memory = model.read(tokens[:, start:stop], memory)[1]
+        memory = model.read_segment(tokens[:, start:stop], memory)[1]
         seen.append(tokens[:, start:stop])
         assert_close(memory[0], model.lm.embedding(torch.cat(seen, 1))[:, -5:])   # the first layer's inputs are the words
         if stop == 16:
@@ -162,10 +162,10 @@ def test_how_a_text_is_cut_does_not_matter_at_the_same_length():
 @pytest.mark.parametrize("same_length", [False, True])
 def test_kept_keys_are_the_kept_inputs(same_length):
     model, tokens = small(memory=5, same_length=same_length), text(2 * 30).view(2, 30)
-    memory, state = (), model.new_state()
+    memory, state = None, model.new_state()
     for start, stop in ((0, 2), (2, 9), (9, 10), (10, 13), (13, 30)):
-        left, memory = model.read(tokens[:, start:stop], memory)
-        right, state = model.go_on(tokens[:, start:stop], state)
+        left, memory = model.read_segment(tokens[:, start:stop], memory)
+        right, state = model.read(state, tokens[:, start:stop])
         assert_close(left, right)
         assert state.position == min(5, stop) and memory[0].shape[1] == min(5, stop)
 
@@ -174,9 +174,9 @@ def test_no_word_sees_the_future_and_the_past_reaches_as_far_as_the_layers():
     model, tokens = small(memory=3, n_layers=2), text(24).view(1, 24)
 
     def read(ids):
-        memory, parts = (), []
+        memory, parts = None, []
         for start in range(0, 24, 3):
-            hidden, memory = model.read(ids[:, start:start + 3], memory)
+            hidden, memory = model.read_segment(ids[:, start:start + 3], memory)
             parts.append(hidden)
         return torch.cat(parts, 1)
 
@@ -189,18 +189,18 @@ def test_no_word_sees_the_future_and_the_past_reaches_as_far_as_the_layers():
 
 def test_gradient_reaches_the_weights_through_the_memory_but_no_older_state():
     model, tokens = small(memory=4), text(2 * 9).view(2, 9)
-    memory = model.read(tokens[:, :4])[1]
-    assert not any(m.requires_grad for m in memory)
-    leaves = [m.clone().requires_grad_() for m in memory]
-    hidden = model.read(tokens[:, 4:5], leaves)[0]          # one word: its own key is one of five
+    memory = model.read_segment(tokens[:, :4])[1]
+    assert not memory.requires_grad
+    leaves = memory.clone().requires_grad_()
+    hidden = model.read_segment(tokens[:, 4:5], leaves)[0]          # one word: its own key is one of five
     hidden.sum().backward()
-    assert all(leaf.grad.abs().max() > 1e-6 for leaf in leaves)              # an older state would get a gradient, were it not detached
+    assert all(grad.abs().max() > 1e-6 for grad in leaves.grad)              # an older state would get a gradient, were it not detached
 
     def key_value_gradient(share):
         """Of the loss of one word, when the memory is shown to the projection with or without a graph."""
         model.zero_grad()
         weight = model.lm.stack.layers[1].self_attention.heads.in_proj.weight
-        hidden = model.read(tokens[:, 4:5], memory if share else ())[0]
+        hidden = model.read_segment(tokens[:, 4:5], memory if share else None)[0]
         (hidden * torch.arange(D)).sum().backward()
         return weight.grad[D:].clone()
 
@@ -212,7 +212,7 @@ def test_gradient_reaches_the_weights_through_the_memory_but_no_older_state():
             results = []
             for change in (1e-6, -2e-6, 1e-6):
                 weight[row, column] += change
-                results.append((model.read(tokens[:, 4:5], memory)[0] * torch.arange(D)).sum())
+                results.append((model.read_segment(tokens[:, 4:5], memory)[0] * torch.arange(D)).sum())
             assert_close((results[0] - results[1]) / 2e-6, grad[row - D, column], rtol=1e-4, atol=1e-6)
     alone = key_value_gradient(False)
     assert alone[:D].abs().max() < 1e-12 < grad[:D].abs().max()              # a word alone has no choice of key: only the memory teaches W_k
@@ -291,7 +291,7 @@ def test_every_word_of_a_text_is_scored_once_in_any_number_of_rows():
         each = -(-37 // rows)
         expected = torch.cat([stream_losses(model, ids[i * each:(i + 1) * each + 1], 4) for i in range(rows)])
         assert_close(stream_losses(model, ids, 4, rows), expected)
-    memory, losses = (), []
+    memory, losses = None, []
     for start in range(0, 37, 4):
         loss, memory = model.stream_loss(ids[None, start:start + 5], memory)
         losses.append(loss * min(4, 37 - start))
@@ -315,11 +315,11 @@ def test_the_loop_carries_the_memory():
 
     other = streaming().model
     optimizer = torch.optim.Adam(other.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    memory, steps, epoch = (), 0, 0
+    memory, steps, epoch = None, 0, 0
     while steps < 13:
         for batch in batches.plan(4, epoch):
             tokens, before = batches.collate(batch)
-            loss, memory = other.stream_loss(tokens, memory if before else ())
+            loss, memory = other.stream_loss(tokens, memory if before else None)
             loss.backward()
             nn.utils.clip_grad_norm_(other.parameters(), 1.0)
             optimizer.step()
@@ -345,9 +345,12 @@ def test_a_run_resumes_with_its_memory(tmp_path, interrupted):
     trainer("parts").run(steps=interrupted, progress=False)
     again = trainer("parts", seed=9)                                         # other weights, until it loads
     again.load()
+    assert again.model.memory.abs().amax((0, 1, 3)).count_nonzero() == 5     # before it goes on: all 5 places hold a word
     again.run(steps=11, progress=False)
     for (name, mine), (_, theirs) in zip(again.model.named_parameters(), whole.model.named_parameters()):
         assert torch.equal(mine, theirs), name
+    assert torch.equal(again.model.memory, whole.model.memory)
+    assert "memory" not in dict(again.model.named_parameters())              # a buffer: no optimizer steps on it
     assert again.loop.history[-1]["valid"] == whole.loop.history[-1]["valid"]
 
 
@@ -370,11 +373,11 @@ def test_training_pays_and_a_memory_finds_what_a_segment_cannot():
 def test_operations_are_what_pytorch_counts(new, old, project):
     model, tokens = small(memory=old).float(), text(16)[None]
     with torch.no_grad():
-        memory, state = (), model.new_state()
+        memory, state = None, model.new_state()
         if old:
-            memory, state = model.read(tokens[:, :old])[1], model.go_on(tokens[:, :old], state)[1]
+            memory, state = model.read_segment(tokens[:, :old])[1], model.read(state, tokens[:, :old])[1]
         with FlopCounterMode(display=False) as counter:
-            hidden = (model.read(tokens[:, old:old + new], memory) if project or not old else model.go_on(tokens[:, old:old + new], state))[0]
+            hidden = (model.read_segment(tokens[:, old:old + new], memory) if project or not old else model.read(state, tokens[:, old:old + new]))[0]
             model.lm.output(hidden[:, -2:])
     assert counter.get_total_flops() == 2 * multiply_adds(model.lm, new, old, min(2, new), project)
     projections = sum(layer.self_attention.positions.codes(old + new).numel() * D for layer in model.lm.stack.layers)
@@ -411,9 +414,9 @@ def test_what_cannot_have_a_memory_is_refused():
 def test_other_distances_can_have_one(positions):
     lm = TransformerLM(V, D, H, 2, F, positions=positions).eval()
     model, tokens = WithMemory(lm, 9), text(2 * 15).view(2, 15)
-    memory, state = model.read(tokens[:, :9])[1], model.go_on(tokens[:, :9], model.new_state())[1]
-    assert_close(model.read(tokens[:, 9:], memory)[0], model.read(tokens)[0][:, 9:])
-    assert_close(model.go_on(tokens[:, 9:], state)[0], model.read(tokens)[0][:, 9:])
+    memory, state = model.read_segment(tokens[:, :9])[1], model.read(model.new_state(), tokens[:, :9])[1]
+    assert_close(model.read_segment(tokens[:, 9:], memory)[0], model.read_segment(tokens)[0][:, 9:])
+    assert_close(model.read(state, tokens[:, 9:])[0], model.read_segment(tokens)[0][:, 9:])
 
 
 def test_bad_input_is_named():

@@ -16,8 +16,8 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.bert import (BertForPreTraining, PretrainingBatches, TextClassifier,
-                                            mask_words, word_starts)
+from ..data.masking import PretrainingBatches, mask_words, word_starts
+from ..models.bert import BertForPreTraining, TextClassifier
 from ..data.corpora import Corpus, Labelled, Pair, Text
 from ..data.text import Tokenizer, pad
 from .decoding import batches_by_length, positions_in

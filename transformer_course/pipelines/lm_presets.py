@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ..models.language_models import RNNLanguageModel, State
 from ..models.segments import SegmentBatches
 from ..models.transformer_lm import TransformerLM, check_prompts
-from ..models.transformer_xl import StreamBatches, Streaming, TransformerXL, WithMemory
+from ..models.streams import StreamBatches, Streaming
+from ..models.transformer_xl import TransformerXL, WithMemory
 from .presets import Preset
 from ..protocols import BatchSource
 

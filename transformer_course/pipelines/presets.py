@@ -16,7 +16,7 @@ from ..data.text import BOS
 from ..models.additive import AdditiveSeq2Seq
 from ..models.luong import LuongSeq2Seq
 from ..models.seq2seq import Seq2Seq
-from ..models.t5 import t5
+from ..models.t5 import T5
 from ..models.transformer import EncoderDecoder, Transformer
 
 # %% ../../nbs/library/pipelines/25a_presets.ipynb #cell-6
@@ -24,7 +24,7 @@ def _t5(vocab_size: int, tgt_vocab_size: int, **sizes) -> EncoderDecoder:
     "A T5 as a translator: a target begins with BOS, as everywhere here, and both languages share one table."
     if vocab_size != tgt_vocab_size:
         raise ValueError(f"t5 has one vocabulary for both languages, not {vocab_size} and {tgt_vocab_size} words")
-    return t5(vocab_size, bos_id=BOS, **sizes)
+    return T5(vocab_size, bos_id=BOS, **sizes)
 
 
 MODELS = {                                                  # "luong-dot" takes the preset's sizes for "luong"

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from ..data.corpora import Corpus, Text
 from ..data.text import Tokenizer
 from ..models.segments import window_losses
-from ..models.transformer_xl import WithMemory, stream_losses
+from ..models.streams import stream_losses
+from ..models.transformer_xl import WithMemory
 from .decoding import positions_in
 from .kinds import WRITER
 from .lm_presets import text_batches, trainable

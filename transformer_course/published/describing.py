@@ -119,12 +119,12 @@ def _as_bert(model: Bert | BertForPreTraining) -> tuple[dict, dict[str, Tensor]]
     _no_positions_inside("BERT", bert)
     _must(isinstance(bert.embedding.positions, Learned), "BERT", "positions that are not trained")
     _must(bert.embedding.norm.eps == facts["eps"], "BERT", "norms with several ε")
-    _must(not tasks or same_function(model.words.activation, facts["activation"])
-          and model.words.norm.eps == facts["eps"], "BERT",
+    _must(not tasks or same_function(model.masked_lm.activation, facts["activation"])
+          and model.masked_lm.norm.eps == facts["eps"], "BERT",
           "a head with another activation or ε than the layers")
     sizes = _only(facts, *USUAL, "eps") | {
         "vocab_size": len(bert.embedding.weight), "n_layers": len(bert.stack.layers),
-        "max_len": len(bert.embedding.positions.table), "segments": bert.segments.num_embeddings,
+        "max_len": len(bert.embedding.positions.table), "segments": bert.embedding.segments.num_embeddings,
         "pad_id": bert.pad_id, "pooler": bert.pooler is not None}
     return sizes, dict(model.named_parameters())
 

@@ -24,7 +24,7 @@ from ..models.bert import Bert, BertForPreTraining
 from ..models.blocks import FeedForward
 from ..models.ends import Embedding, Output, embedding_table
 from ..models.positions import Learned, Sinusoidal, sinusoids
-from ..models.t5 import t5
+from ..models.t5 import T5
 from ..models.transformer import Decoder, DecoderLayer, Encoder, EncoderDecoder, EncoderLayer
 from ..models.transformer_lm import LanguageModel
 
@@ -99,7 +99,7 @@ GPT2_NAMES = (
 BERT_NAMES = (
     ("embedding.table.weight", "embeddings.word_embeddings.weight", "same"),
     ("embedding.positions.table", "embeddings.position_embeddings.weight", "same"),
-    ("segments.weight", "embeddings.token_type_embeddings.weight", "same"),
+    ("embedding.segments.weight", "embeddings.token_type_embeddings.weight", "same"),
     ("embedding.norm.*", "embeddings.LayerNorm.*", "same"),
     *under("stack.layers.{n}.", "encoder.layer.{n}.",
            ("self_attention.heads.in_proj.*", "attention.self.{query+key+value}.*", "same"),
@@ -111,10 +111,10 @@ BERT_NAMES = (
     ("pooler.dense.*", "pooler.dense.*", "same", "pooler"))
 
 BERT_HEADS = (
-    ("words.dense.*", "cls.predictions.transform.dense.*", "same"),
-    ("words.norm.*", "cls.predictions.transform.LayerNorm.*", "same"),
-    ("words.output.bias", "cls.predictions.bias", "same"),
-    ("follows.*", "cls.seq_relationship.*", "same"))
+    ("masked_lm.dense.*", "cls.predictions.transform.dense.*", "same"),
+    ("masked_lm.norm.*", "cls.predictions.transform.LayerNorm.*", "same"),
+    ("masked_lm.output.bias", "cls.predictions.bias", "same"),
+    ("next_sentence.*", "cls.seq_relationship.*", "same"))
 
 
 def _t5_stack(ours: str, kinds: tuple[str, ...]) -> tuple[Line, ...]:
@@ -374,7 +374,7 @@ def _own_head(config: Mapping) -> Mapping:
 
 
 def _t5(encoder_layers: int, decoder_layers: int, **sizes) -> EncoderDecoder:
-    return t5(n_layers=(encoder_layers, decoder_layers), **sizes)
+    return T5(n_layers=(encoder_layers, decoder_layers), **sizes)
 
 
 def _bert_with_tasks(activation: Callable, eps: float, **sizes) -> BertForPreTraining:

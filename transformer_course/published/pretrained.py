@@ -352,7 +352,7 @@ def sentence_vectors(
     """
     ids = _sentence_ids(model, tokenizer, sentences)
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
-    found = torch.empty(len(ids), model.segments.embedding_dim, dtype=model.embedding.weight.dtype)
+    found = torch.empty(len(ids), model.embedding.table.embedding_dim, dtype=model.embedding.weight.dtype)
     for group in (order[i:i + rows] for i in range(0, len(order), rows)):
         tokens = pad([ids[i] for i in group], model.pad_id)
         found[group] = F.normalize(mean_pooled(model(tokens), tokens != model.pad_id), dim=-1)

@@ -24,8 +24,15 @@ from ..files import CHECKSUMS, expect, read_files, read_json, write_folder
 
 # %% ../../nbs/library/training/06b_checkpoints.ipynb #cell-6
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the parameters, shared ones once."""
-    return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
+    """A copy of the parameters and of the persistent buffers, shared ones once."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in _tensors(model).items()}
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    "The parameters, and the buffers that belong to the model's state; shared ones once."
+    saved = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+    return dict(model.named_parameters()) | buffers
 
 
 def mean_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -36,20 +43,20 @@ def mean_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 @torch.no_grad()
 def put_weights(
     model: nn.Module,
-    weights: dict[str, Tensor],   # exactly the model's parameters, shared ones once
+    weights: dict[str, Tensor],   # exactly the names of `weights_of(model)`
 ) -> None:
     """Copy weights into a model, all or none.
 
     Raises ValueError, naming the first difference, if names or shapes are not the model's own.
     """
     shape = lambda tensors, name: tuple(tensors[name].shape) if name in tensors else "nothing"
-    own = dict(model.named_parameters())
+    own = _tensors(model)
     for name in sorted(own.keys() | weights.keys()):
         if (here := shape(own, name)) != (there := shape(weights, name)):
             raise ValueError(
                 f"the weights are of another model: {name} is {there} in them and {here} in this one")
-    for name, parameter in own.items():
-        parameter.copy_(weights[name])
+    for name, tensor in own.items():
+        tensor.copy_(weights[name])
 
 # %% ../../nbs/library/training/06b_checkpoints.ipynb #cell-9
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
