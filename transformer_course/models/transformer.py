@@ -305,8 +305,8 @@ class Transformer(EncoderDecoder):
         tgt_embedding = Embedding(table, codes, dropout)
         src_embedding = tgt_embedding if src_table is table else Embedding(src_table, codes, dropout)
 
-        def heads():
-            return MultiHeadAttention(d_model, n_heads, attention_dropout)
+        def heads(cross=False):
+            return MultiHeadAttention(d_model, n_heads, attention_dropout, cross=cross)
 
         def self_attention():
             return SelfAttention(heads(), positions_in_attention(positions, d_model, n_heads))
@@ -317,7 +317,7 @@ class Transformer(EncoderDecoder):
 
         def decoder_layer():
             norms = [nn.LayerNorm(d_model) for sublayer in range(3)]
-            return DecoderLayer(self_attention(), CrossAttention(heads()),
+            return DecoderLayer(self_attention(), CrossAttention(heads(cross=True)),
                                 FeedForward(d_model, d_ff, ff_dropout), *norms, dropout, pre_norm)
 
         last_norms = [nn.LayerNorm(d_model) if pre_norm else None for stack in range(2)]

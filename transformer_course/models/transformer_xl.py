@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
-from .attention import KEY_VALUE, MultiHeadAttention, SelfAttention
+from .attention import MultiHeadAttention, SelfAttention
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
 from .functional import check_sizes
@@ -247,7 +247,10 @@ class WithMemory(nn.Module):
 def remembered(layer: EncoderLayer, old: Tensor) -> Any:   # (B, M, D) -> a cache of M words
     "Keys and values of a memory, made with the weights of now, so that these learn from it."
     cache, old = layer.self_attention.new_cache(), layer.norm_1(old) if layer.pre_norm else old
-    cache.append(*layer.self_attention.heads.project(old, KEY_VALUE))
+    heads = layer.self_attention.heads
+    rows = slice(heads.n_heads * heads.d_head, None)            # of keys and values: a memory asks nothing
+    bias = None if heads.in_proj.bias is None else heads.in_proj.bias[rows]
+    cache.append(*heads.split(F.linear(old, heads.in_proj.weight[rows], bias)))
     return cache
 
 
