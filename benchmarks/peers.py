@@ -47,8 +47,9 @@ class TorchTransformer(nn.Module):
         for stack, twin in ((ours.encoder, self.body.encoder), (ours.decoder, self.body.decoder)):
             for a, b in zip(stack.layers, twin.layers, strict=True):
                 for mine, other in zip(attentions(a), (b.self_attn, getattr(b, "multihead_attn", None))):
-                    other.in_proj_weight.copy_(mine.in_proj.weight)
-                    other.in_proj_bias.copy_(mine.in_proj.bias)
+                    weights, biases = inputs(mine)
+                    other.in_proj_weight.copy_(torch.cat(weights))
+                    other.in_proj_bias.copy_(torch.cat(biases))
                     other.out_proj.load_state_dict(mine.out_proj.state_dict())
                 b.linear1.load_state_dict(a.feed_forward.expand.state_dict())
                 b.linear2.load_state_dict(a.feed_forward.contract.state_dict())
@@ -88,6 +89,12 @@ def attentions(layer: nn.Module) -> list[nn.Module]:
     return [part.heads for part in (layer.self_attention, getattr(layer, "cross_attention", None)) if part is not None]
 
 
+def inputs(heads: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """Weights and biases of the query, the key and the value."""
+    parts = [heads.in_proj] if hasattr(heads, "in_proj") else [heads.q_proj, heads.kv_proj]
+    return torch.cat([part.weight for part in parts]).chunk(3), torch.cat([part.bias for part in parts]).chunk(3)
+
+
 class Marian(nn.Module):
     """Hugging Face's MarianMTModel; post-norm, as the paper's, so its weights are ours only if ours is post-norm too."""
 
@@ -122,7 +129,7 @@ class Marian(nn.Module):
                 theirs = [(b.self_attn, b.self_attn_layer_norm)]
                 theirs += [(b.encoder_attn, b.encoder_attn_layer_norm)] if hasattr(b, "encoder_attn") else []
                 for mine, (other, their_norm), norm in zip(attentions(a), theirs, norms(a)):
-                    for name, weight, bias in zip(("q_proj", "k_proj", "v_proj"), mine.in_proj.weight.chunk(3), mine.in_proj.bias.chunk(3)):
+                    for name, weight, bias in zip(("q_proj", "k_proj", "v_proj"), *inputs(mine)):
                         getattr(other, name).weight.copy_(weight)
                         getattr(other, name).bias.copy_(bias)
                     other.out_proj.load_state_dict(mine.out_proj.state_dict())

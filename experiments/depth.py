@@ -55,7 +55,7 @@ class Stack(nn.Module):
     def forward(self, row):                                          # (B, T) digits -> (B, T, 10)
         x = self.digit(row) + self.place.weight                      # (B, T, D)
         for layer, (attend, think) in enumerate(zip(self.attend, self.think)):
-            x = self.wrap(x, lambda y: attend(y, y, y)[0], self.norms[2 * layer])
+            x = self.wrap(x, lambda y: attend(y)[0], self.norms[2 * layer])
             x = self.wrap(x, think, self.norms[2 * layer + 1]) if self.thinks else x
         return self.answer(self.last(x))
 

@@ -18,7 +18,7 @@ def encoder(n_layers, heads, feed_forward, norm, dropout=0.1, pre_norm=False, po
 
 def decoder(n_layers, heads, feed_forward, norm, dropout=0.1, pre_norm=False, positions=lambda: None, final_norm=None):
     """The same for a decoder."""
-    return Decoder([DecoderLayer(SelfAttention(heads(), positions()), CrossAttention(heads()), feed_forward(), norm(), norm(), norm(), dropout, pre_norm)
+    return Decoder([DecoderLayer(SelfAttention(heads(), positions()), CrossAttention(heads(cross=True)), feed_forward(), norm(), norm(), norm(), dropout, pre_norm)
                     for n in range(n_layers)], final_norm)
 
 

@@ -63,15 +63,15 @@ def test_without_a_mask_permuted_words_give_permuted_answers(T, seed):
     torch.manual_seed(seed)
     layer, x, order = MultiHeadAttention(12, 3), torch.randn(2, T, 12), torch.randperm(T)
     y = x[:, order]
-    assert_close(layer(y, y, y)[0], layer(x, x, x)[0][:, order])
+    assert_close(layer(y)[0], layer(x)[0][:, order])
 
 
 def test_mask_bias_and_changed_queries_meet_in_cross_attention(road):
     torch.manual_seed(3)
-    layer, x, memory, other = MultiHeadAttention(12, 3), torch.randn(2, 5, 12), torch.randn(2, 7, 12), torch.randn(2, 7, 12)
+    layer, x, memory = MultiHeadAttention(12, 3, cross=True), torch.randn(2, 5, 12), torch.randn(2, 7, 12)
     mask, bias, turn = torch.rand(2, 1, 5, 7) < 0.7, torch.randn(3, 5, 7), lambda y: y * torch.arange(1.0, 5.0)
     mask[0, 0, 2] = False
-    (q,), (k,), (v,) = layer.project(x, slice(0, 1)), layer.project(memory, slice(1, 2)), layer.project(other, slice(2, 3))
+    q, (k, v) = layer.project_query(x), layer.project_source(memory)
     scores = (turn(q) @ turn(k).mT / math.sqrt(4) + bias).masked_fill(~mask, -torch.inf)
     weights = scores.softmax(-1).nan_to_num()
     expected = layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
@@ -79,7 +79,7 @@ def test_mask_bias_and_changed_queries_meet_in_cross_attention(road):
         output, found = layer.attend(turn(q), turn(k), v, mask, bias=bias, need_weights=need_weights)
         assert_close(output, expected)
         assert found is None or torch.allclose(found, weights, atol=1e-6)
-    assert_close(layer(x, memory, other, mask, bias=bias)[0], layer.attend(q, k, v, mask, bias=bias)[0])
+    assert_close(layer(x, memory, mask, bias=bias)[0], layer.attend(q, k, v, mask, bias=bias)[0])
     cache = layer.pattern.new_cache()
     cache.append(turn(k[:, :, :3]), v[:, :, :3])
     assert_close(layer.attend(turn(q), *cache.append(turn(k[:, :, 3:]), v[:, :, 3:]), mask, bias=bias)[0], expected)
@@ -133,7 +133,7 @@ def test_the_layer_under_both_masks_is_pytorchs(road, joined_by):
     expected = torch.where(sees[:, 0], output, theirs.out_proj.bias)         # a head that sees nothing says zero
     gradients = torch.autograd.grad(expected, [x, *theirs.parameters()], weight)
     for need_weights in (True, False):
-        found, our_weights = ours(x, x, x, mask, need_weights=need_weights)
+        found, our_weights = ours(x, mask=mask, need_weights=need_weights)
         assert_close(found, expected)
         assert our_weights is None or torch.allclose(our_weights, their_weights * sees, atol=1e-6)
         assert_close(torch.autograd.grad(found, [x, *ours.parameters()], weight), gradients, rtol=1e-4, atol=1e-5)
@@ -142,15 +142,15 @@ def test_the_layer_under_both_masks_is_pytorchs(road, joined_by):
 def test_dropout_acts_on_weights_in_training_only(road):
     torch.manual_seed(5)
     layer, x = MultiHeadAttention(12, 3, dropout=0.5), torch.randn(2, 6, 12)
-    assert not torch.allclose(layer(x, x, x)[0], layer(x, x, x)[0])
+    assert not torch.allclose(layer(x)[0], layer(x)[0])
     layer.eval()
-    assert_close(layer(x, x, x)[0], layer(x, x, x)[0])
+    assert_close(layer(x)[0], layer(x)[0])
 
 
 def test_mask_and_bias_run_on_meta():
     with torch.device("meta"):
         layer, x = MultiHeadAttention(12, 3), torch.zeros(2, 5, 12)
-        output, weights = layer(x, x, x, causal_mask(5, "meta"), bias=torch.zeros(3, 5, 5), need_weights=True)
+        output, weights = layer(x, mask=causal_mask(5, "meta"), bias=torch.zeros(3, 5, 5), need_weights=True)
     assert output.shape == (2, 5, 12) and weights.shape == (2, 3, 5, 5) and output.device.type == "meta"
 
 
@@ -162,21 +162,21 @@ def test_errors_name_what_was_given():
         MultiHeadAttention(12, 5)
     layer, x, cache = MultiHeadAttention(12, 3), torch.zeros(3, 2, 12), Dense().new_cache()      # as many sentences as heads
     (q, k, v), mask = layer.project(x), torch.ones(3, 2, 2, dtype=torch.bool)
-    for call in (lambda: layer(x, x, x, mask), lambda: layer.attend(q, k, v, mask), lambda: layer.attend(q, *cache.append(k, v), mask)):
+    for call in (lambda: layer(x, mask=mask), lambda: layer.attend(q, k, v, mask), lambda: layer.attend(q, *cache.append(k, v), mask)):
         with pytest.raises(ValueError, match=r"mask of shape \(3, 2, 2\) has no axis for the heads"):
             call()
-    assert layer(x, x, x, mask[:, None])[0].shape == (3, 2, 12)
+    assert layer(x, mask=mask[:, None])[0].shape == (3, 2, 12)
 
 
 def test_a_head_may_have_any_size():
     """Heads times their size need not be the width: six heads of four in a width of ten, against a sum over heads."""
     torch.manual_seed(9)
-    layer, x, memory = MultiHeadAttention(10, 6, d_head=4, bias=False), torch.randn(2, 5, 10), torch.randn(2, 7, 10)
-    wq, wk, wv = (w.unflatten(0, (6, 4)) for w in layer.in_proj.weight.chunk(3))                       # (H, K, D) each
+    layer, x, memory = MultiHeadAttention(10, 6, d_head=4, bias=False, cross=True), torch.randn(2, 5, 10), torch.randn(2, 7, 10)
+    wq, wk, wv = (w.unflatten(0, (6, 4)) for w in (layer.q_proj.weight, *layer.kv_proj.weight.chunk(2)))                       # (H, K, D) each
     total = 0
     for q, k, v, out in zip(wq, wk, wv, layer.out_proj.weight.split(4, dim=1), strict=True):
         total = total + ((x @ q.T) @ (memory @ k.T).mT / 2).softmax(-1) @ (memory @ v.T) @ out.T
-    assert_close(layer(x, memory, memory)[0], total)
+    assert_close(layer(x, memory)[0], total)
     assert layer.d_head == 4 and all("bias" not in name for name, parameter in layer.named_parameters())
 
 

@@ -355,7 +355,7 @@ def test_what_it_does_not_know_it_names_and_fast_gives_back_the_model():
         FastDecoder(model)
     assert fast(model) is model and isinstance(fast(make()), FastDecoder)
     uneven = make(n_layers=(1, 2))
-    uneven.decoder.layers[1].cross_attention.heads = MultiHeadAttention(12, 2)
+    uneven.decoder.layers[1].cross_attention.heads = MultiHeadAttention(12, 2, cross=True)
     with pytest.raises(ValueError, match="heads"):
         FastDecoder(uneven)
     recurrent = nn.GRU(3, 4)

@@ -60,12 +60,12 @@ def test_parts():
     with META:
         x, memory = torch.zeros(B, T, 12), torch.zeros(B, S, 12)
         mask = torch.zeros(B, 1, T, S, dtype=torch.bool)
-        heads = attention.MultiHeadAttention(12, 3)
+        heads, across = attention.MultiHeadAttention(12, 3), attention.MultiHeadAttention(12, 3, cross=True)
         think, norms = blocks.FeedForward(12, 20), [torch.nn.LayerNorm(12) for norm in range(2)]
         layer = transformer.EncoderLayer(attention.SelfAttention(heads), think, *norms)
         codes = [positions.Sinusoidal(12, ready=4), positions.Learned(12)]
-    assert heads(x, memory, memory, mask, need_weights=True)[1].shape == (B, 3, T, S)
-    assert heads(x, memory, memory, mask)[0].device == META
+    assert across(x, memory, mask, need_weights=True)[1].shape == (B, 3, T, S)
+    assert across(x, memory, mask)[0].device == META
     assert layer(x).device == META
     assert all(code(2, 5).shape == (5, 12) and code(2, 5).device == META for code in codes)
     assert functional.dropout(x, 0.3).device == functional.causal_mask(T, META).device == META

@@ -74,7 +74,7 @@ def test_a_window_is_its_mask_and_keeps_no_more():
     plain = MultiHeadAttention(12, 3)
     plain.load_state_dict(heads.state_dict())
     near = torch.tensor([[i - 3 < j <= i for j in range(7)] for i in range(7)])
-    assert_close(heads(x, x, x)[0], plain(x, x, x, near)[0])
+    assert_close(heads(x)[0], plain(x, mask=near)[0])
     cache = heads.pattern.new_cache()
     for t in range(7):
         cache.append(*heads.project(x[:, t:t + 1])[1:])

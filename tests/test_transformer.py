@@ -84,8 +84,14 @@ def alibi_score(w, q, k, i, j, head):
 SCORES = {"relative": relative_score, "rotary": rotary_score, "alibi": alibi_score}
 
 
+def joined(w):
+    """Matrices of cross-attention, put below one another like those of self-attention."""
+    return w if "in_proj.weight" in w else w | {f"in_proj.{kind}": torch.cat((w[f"q_proj.{kind}"], w[f"kv_proj.{kind}"])) for kind in ("weight", "bias")}
+
+
 def naive_attention(w, x, memory, score=plain_score, causal=False, H=3):
     """Queries from x (T, D), keys and values from memory (S, D) -> (T, D)."""
+    w = joined(w)
     matrices, biases = w["in_proj.weight"].chunk(3), w["in_proj.bias"].chunk(3)
     q, k, v = ((y @ matrix.T + bias).chunk(H, 1) for y, matrix, bias in zip((x, memory, memory), matrices, biases))
     rows = []
@@ -373,7 +379,7 @@ def test_a_bias_is_added_to_the_scores():
 
 def test_heads_look_at_different_things():
     heads, x = MultiHeadAttention(12, 3), torch.randn(2, 5, 12)
-    weights = heads(x, x, x, causal_mask(5), need_weights=True)[1]
+    weights = heads(x, mask=causal_mask(5), need_weights=True)[1]
     assert weights.shape == (2, 3, 5, 5) and not torch.allclose(weights[:, 0], weights[:, 1], atol=1e-3)
     assert not weights.masked_select(~causal_mask(5)).any()
 

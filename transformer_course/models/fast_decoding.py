@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention import (CrossAttention, Dense, MultiHeadAttention, Projection,
+from .attention import (CrossAttention, Dense, MultiHeadAttention,
                                                  SelfAttention)
 from .ends import Output
 from .transformer import Decoder, DecoderLayer, EncoderDecoder
@@ -171,9 +171,7 @@ class FastLayer:
         self.norm_1, self.norm_2, self.norm_3 = layer.norm_1, layer.norm_2, layer.norm_3
         self.project = PackedLinear(own.in_proj.weight, own.in_proj.bias)
         self.join = PackedLinear(own.out_proj.weight, own.out_proj.bias)
-        query = slice(cross.in_proj.d_out)     # the first rows; keys and values of the source were projected at the start
-        bias = cross.in_proj.bias
-        self.project_query = PackedLinear(cross.in_proj.weight[query], None if bias is None else bias[query])
+        self.project_query = PackedLinear(cross.q_proj.weight, cross.q_proj.bias)   # keys and values were projected at the start
         self.join_cross = PackedLinear(cross.out_proj.weight, cross.out_proj.bias)
         self.feed_forward = packed(layer.feed_forward)
 
@@ -236,9 +234,10 @@ def _parts(model: EncoderDecoder) -> Iterator[tuple[nn.Module, type]]:
     for layer in model.decoder.layers:
         yield layer, DecoderLayer
         yield from ((layer.self_attention, SelfAttention), (layer.cross_attention, CrossAttention))
-        for heads in (layer.self_attention.heads, layer.cross_attention.heads):
-            yield heads, MultiHeadAttention
-            yield from ((heads.in_proj, Projection), (heads.out_proj, nn.Linear), (heads.pattern, Dense))
+        own, cross = layer.self_attention.heads, layer.cross_attention.heads
+        for heads in (own, cross):
+            yield from ((heads, MultiHeadAttention), (heads.out_proj, nn.Linear), (heads.pattern, Dense))
+        yield from ((own.in_proj, nn.Linear), (cross.q_proj, nn.Linear), (cross.kv_proj, nn.Linear))
 
 
 def _obstacle(model: nn.Module) -> str | None:

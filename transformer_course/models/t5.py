@@ -102,8 +102,8 @@ class T5(EncoderDecoder):
         check_sizes("T5", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads, encoder_layers=n_encoder,
                     decoder_layers=n_decoder, d_ff=d_ff, **{} if d_head is None else {"d_head": d_head})
 
-        def heads():
-            return MultiHeadAttention(d_model, n_heads, dropout, bias=False, d_head=d_head)
+        def heads(cross=False):
+            return MultiHeadAttention(d_model, n_heads, dropout, bias=False, d_head=d_head, cross=cross)
 
         def feed_forward():
             if gated:
@@ -121,7 +121,7 @@ class T5(EncoderDecoder):
                                 dropout, pre_norm=True)
 
         def decoder_layer(buckets):
-            return DecoderLayer(SelfAttention(heads(), buckets), CrossAttention(heads()), feed_forward(),
+            return DecoderLayer(SelfAttention(heads(), buckets), CrossAttention(heads(cross=True)), feed_forward(),
                                 norm(), norm(), norm(), dropout, pre_norm=True)
 
         table = embedding_table(vocab_size, d_model)

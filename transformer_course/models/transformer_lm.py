@@ -25,50 +25,39 @@ from .transformer import Encoder, EncoderLayer, State
 class LanguageModel(nn.Module):
     """A stack of layers without a source: each word reads itself and the words before it.
 
-    It holds parts that are built already. Keeps the course's language-model protocol: forward, loss, first,
-    start, step. In a search the source is the prompt.
+    It gets its parts ready made. Keeps the course's language-model protocol: forward, loss, first, start,
+    step. In a search the source is the prompt.
     """
 
-    def __init__(
-        self,
-        embedding: Embedding,
-        stack: Encoder,
-        output: Output,
-        pad_id: int = PAD,
-        bos_id: int = BOS,
-        eos_id: int = EOS,
-    ):
+    def __init__(self, embedding: Embedding, stack: Encoder, output: Output, pad_id: int = PAD,
+                 bos_id: int = BOS, eos_id: int = EOS):
         super().__init__()
         self.embedding, self.stack, self.output = embedding, stack, output
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
 
-    def vectors(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, D)
-        "What the output is made from, at every position."
-        return self.stack(self.embedding(tokens), causal_mask(tokens.shape[1], tokens.device))
-
-    def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, V)
+    def forward(self, tokens: Tensor) -> Tensor:                        # (B, T) ids -> (B, T, V)
         "Logits of the word after each word."
         return self.output(self.vectors(tokens))
 
-    def loss(
-        self,
-        tokens: Tensor,             # (B, T + 1) ids, padded
-        smoothing: float = 0.0,     # of the labels; for perplexity it must stay 0
-    ) -> Tensor:
-        """Cross-entropy of each word but the first, mean over the real ones.
+    def vectors(self, tokens: Tensor) -> Tensor:                        # (B, T) ids -> (B, T, D)
+        "What the output is made from, at every position."
+        return self.stack(self.embedding(tokens), causal_mask(tokens.shape[1], tokens.device))
 
-        Raises ValueError if there is no word after the first.
+    def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:
+        """Cross-entropy of each word but the first in texts (B, T + 1), padded; mean over the real ones.
+
+        For perplexity the smoothing must stay 0. Raises ValueError if there is no word after the first.
         """
         if tokens.shape[1] < 2:
             name = type(self).__name__
             raise ValueError(f"{name}.loss: texts of {tokens.shape[1]} words have nothing to predict")
         return self.output.loss(self.vectors(tokens[:, :-1]), tokens[:, 1:], smoothing, self.pad_id)
 
-    def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
+    def first(self, src: Tensor) -> Tensor:                             # (N, S) prompts -> (N,)
         "The last word of each prompt: the first one that `step` reads."
         return src[:, -1]
 
-    def start(self, src: Tensor) -> State:   # (N, S) prompts of one length, S >= 1
+    def start(self, src: Tensor) -> State:                              # (N, S) prompts of one length, S >= 1
         """Read the prompts without their last words.
 
         Raises ValueError if a prompt is empty, or padded: prompts of a batch must have the same length.
@@ -78,17 +67,17 @@ class LanguageModel(nn.Module):
         state = State(self.stack.new_caches())
         return state if src.shape[1] == 1 else self.read(state, src[:, :-1])[1]
 
-    def read(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
-        "Go on from a state: (N, T) ids -> what the output is made from (N, T, D), and the state after them."
+    def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:    # (N,) ids -> (N, V)
+        "Read one word: logits of the next, and the state after it."
+        vectors, state = self.read(state, token[:, None])
+        return self.output(vectors[:, 0]), state
+
+    def read(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:   # (N, T) ids -> (N, T, D)
+        "Go on from a state: what the output is made from, and the state after these words."
         start, T = state.position, tokens.shape[1]
         mask = None if T == 1 else causal_mask(start + T, tokens.device)[start:]            # (T, start + T)
         state = state.copy()                                                # the old one may be used again
         return self.stack(self.embedding(tokens, start), mask, state.caches), state
-
-    def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
-        "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
-        vectors, state = self.read(state, token[:, None])
-        return self.output(vectors[:, 0]), state
 
 # %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-16
 class TransformerLM(LanguageModel):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
-from .attention import KEY_VALUE, KeyValueCache, MultiHeadAttention, SelfAttention
+from .attention import KeyValueCache, MultiHeadAttention, SelfAttention
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
 from .functional import check_sizes
@@ -50,8 +50,15 @@ def remembered(layer: EncoderLayer, memory: Tensor) -> KeyValueCache:   # (B, M,
     """
     cache = layer.self_attention.new_cache()
     memory = layer.norm_1(memory) if layer.pre_norm else memory
-    cache.append(*layer.self_attention.heads.project(memory, KEY_VALUE))
+    cache.append(*_key_and_value(layer.self_attention.heads, memory))
     return cache
+
+
+def _key_and_value(heads: MultiHeadAttention, x: Tensor) -> tuple[Tensor, Tensor]:   # (B, M, D) -> (B, H, M, K)
+    "The rows of `in_proj` that make keys and values: a memory asks nothing."
+    rows = slice(heads.n_heads * heads.d_head, None)
+    bias = None if heads.in_proj.bias is None else heads.in_proj.bias[rows]
+    return heads.split(F.linear(x, heads.in_proj.weight[rows], bias))
 
 # %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-31
 class RelativeXL(InAttention):

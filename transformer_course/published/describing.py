@@ -51,7 +51,8 @@ def _layers(name: str, model: nn.Module, pre: bool, norm: type, bias: bool) -> d
           "norms before the sublayers (pre-norm)" if before else "norms after the sublayers (post-norm)")
     _must(all(type(one) is norm for one in norms), name, f"norms of another kind than {norm.__name__}")
     _must(all(type(h.pattern) is Dense for h in heads), name, "another pattern of attention than Dense")
-    with_bias = [h.in_proj.bias is not None for h in heads] + [f.contract.bias is not None for f in feeds]
+    projections = [part for h in heads for part in h.children()]
+    with_bias = [p.bias is not None for p in projections] + [f.contract.bias is not None for f in feeds]
     _must(all(one == bias for one in with_bias), name,
           "layers without a bias" if bias else "layers with a bias")
     activation = feeds[0].activation

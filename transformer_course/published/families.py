@@ -66,6 +66,8 @@ def _columns(change: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor, Mappi
 TRANSFORMS = {
     "same": Transform(lambda x, sizes: x, lambda x, sizes: x),
     "transposed": Transform(_turned, _turned),
+    "times √K": Transform(lambda x, sizes: x * math.sqrt(sizes["d_head"]),
+                          lambda x, sizes: x * (1 / math.sqrt(sizes["d_head"]))),
     "q times √K": Transform(lambda x, sizes: _times_first_third(x, math.sqrt(sizes["d_head"])),
                             lambda x, sizes: _times_first_third(x, 1 / math.sqrt(sizes["d_head"]))),
     "divided by √D": Transform(lambda x, sizes: x / math.sqrt(sizes["d_model"]),
@@ -119,9 +121,12 @@ BERT_HEADS = (
 
 def _t5_stack(ours: str, kinds: tuple[str, ...]) -> tuple[Line, ...]:
     "Lines of one stack; `kinds` are its kinds of attention."
+    inputs = {"SelfAttention": (("self_attention.heads.in_proj.weight", "{q+k+v}.weight", "q times √K"),),
+              "EncDecAttention": (("cross_attention.heads.q_proj.weight", "q.weight", "times √K"),
+                                  ("cross_attention.heads.kv_proj.weight", "{k+v}.weight", "same"))}
     own = {"SelfAttention": "self_attention", "EncDecAttention": "cross_attention"}
     attentions = [line for i, kind in enumerate(kinds) for line in (
-        (f"{own[kind]}.heads.in_proj.weight", f"layer.{i}.{kind}.{{q+k+v}}.weight", "q times √K"),
+        *under("", f"layer.{i}.{kind}.", *inputs[kind]),
         (f"{own[kind]}.heads.out_proj.weight", f"layer.{i}.{kind}.o.weight", "same"),
         (f"norm_{i + 1}.weight", f"layer.{i}.layer_norm.weight", "same"))]
     last = f"layer.{len(kinds)}."
@@ -147,8 +152,11 @@ T5_NAMES = (
 
 def _marian_stack(ours: str, kinds: tuple[tuple[str, str], ...]) -> tuple[Line, ...]:
     "Lines of one stack; `kinds` are our and their names of its kinds of attention."
+    inputs = {"self_attn": (("self_attention.heads.in_proj.*", "{q_proj+k_proj+v_proj}.*", "columns"),),
+              "encoder_attn": (("cross_attention.heads.q_proj.*", "q_proj.*", "columns"),
+                               ("cross_attention.heads.kv_proj.*", "{k_proj+v_proj}.*", "columns"))}
     attentions = [line for i, (own, kind) in enumerate(kinds) for line in (
-        (f"{own}.heads.in_proj.*", f"{kind}.{{q_proj+k_proj+v_proj}}.*", "columns"),
+        *under("", f"{kind}.", *inputs[kind]),
         (f"{own}.heads.out_proj.*", f"{kind}.out_proj.*", "rows"),
         (f"norm_{i + 1}.*", f"{kind}_layer_norm.*", "rows"))]
     return (
@@ -343,8 +351,8 @@ def marian(
     """A MarianMT [Junczys-Dowmunt et al. 2018]: the paper's Transformer, with a bias in the output."""
     table = embedding_table(vocab_size, d_model)
 
-    def heads():
-        return MultiHeadAttention(d_model, n_heads, attention_dropout)
+    def heads(cross=False):
+        return MultiHeadAttention(d_model, n_heads, attention_dropout, cross=cross)
 
     def feed_forward():
         return FeedForward(d_model, d_ff, ff_dropout, activation)
@@ -356,8 +364,8 @@ def marian(
         return EncoderLayer(SelfAttention(heads()), feed_forward(), *norms(2), dropout, pre)
 
     def decoder_layer():
-        return DecoderLayer(SelfAttention(heads()), CrossAttention(heads()), feed_forward(), *norms(3),
-                            dropout, pre)
+        return DecoderLayer(SelfAttention(heads()), CrossAttention(heads(cross=True)), feed_forward(),
+                            *norms(3), dropout, pre)
 
     embedding = Embedding(table, Sinusoidal(d_model, max_len), dropout, scaled)
     ends = norms(2) if pre else [None, None]
