@@ -18,7 +18,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from ..data.text import SPECIALS, Tokenizer
-from ..files import read_json
+from ..files import first_line, read_json
 
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-6
 class _Pieces:
@@ -311,8 +311,7 @@ def read_tokenizer(folder: str | Path) -> GivenTokenizer:
     except (FileNotFoundError, ImportError):
         raise
     except Exception as problem:                 # the libraries below raise nothing more specific
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        raise ValueError(f"the tokenizer in {folder} is damaged: {reason}") from None
+        raise ValueError(f"the tokenizer in {folder} is damaged: {first_line(problem)}") from None
     _check_fit(folder, tokenizer, _object(folder / "config.json"))
     return tokenizer
 
