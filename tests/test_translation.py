@@ -8,12 +8,13 @@ import torch
 from transformer_course.data.corpora import Pair, load
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.transformer import EncoderDecoder
-from transformer_course.pipelines.decoding import SearchOptions, encode_pairs, target_limit
+from transformer_course.pipelines.decoding import encode_pairs, target_limit
 from transformer_course.pipelines.evaluation import TranslationScore, attention_places, choose_head
 from transformer_course.pipelines.model_folder import model_card
 from transformer_course.pipelines.presets import MODELS, PRESETS, build
 from transformer_course.pipelines.runs import Job, check_lengths, held, read_job
 from transformer_course.pipelines.scoreboard import ALIGNERS, compare, scoreboard
+from transformer_course.pipelines.searching import SearchOptions
 from transformer_course.pipelines.translator import Translator
 from transformer_course.scoring import alignment_error_rate, bleu, exact_match, links_from_attention
 from transformer_course.search.beam import greedy_search

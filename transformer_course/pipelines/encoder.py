@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,8 +23,8 @@ from ..data.text import Tokenizer, pad
 from .decoding import batches_by_length, positions_in
 from .encoder_presets import Classifying, LabelledBatches
 from .kinds import ENCODER
-from .model_folder import load_model, save_model
 from .runs import Job, Material, planned, train
+from .trained import Trained
 from ..published.tokenizers import GivenTokenizer
 from ..training.pacing import Budget
 
@@ -185,20 +184,10 @@ def likeliest(
     return [found[i] for i in range(len(rows))]
 
 # %% ../../nbs/library/pipelines/32c_encoder.ipynb #cell-15
-class Encoder(ModelHubMixin, library_name="transformer-course", tags=["sentence-similarity"]):
+class Encoder(Trained, library_name="transformer-course", tags=["sentence-similarity"]):
     """A BERT with its tokenizer and what is known of them, ours or a published one."""
 
-    def __init__(
-        self,
-        model: nn.Module,           # a Bert, BertForPreTraining or TextClassifier
-        tokenizer: Tokenizer | GivenTokenizer,
-        config: dict,               # model, preset, data, labels, and how it was trained
-    ):
-        self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
-
-    def __repr__(self) -> str:
-        facts = ", ".join(f"{name}={self.config.get(name)!r}" for name in ("model", "preset", "data"))
-        return f"Encoder({facts})"
+    kind = ENCODER
 
     @classmethod
     def train(
@@ -224,16 +213,6 @@ class Encoder(ModelHubMixin, library_name="transformer-course", tags=["sentence-
         return train(cls, prepare_texts, _score, *planned(
             ENCODER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
             folder=folder, resume=resume, progress=progress))
-
-    @property
-    def device(self) -> torch.device:
-        "Where the model is."
-        return next(self.model.parameters()).device
-
-    def to(self, device: torch.device | str) -> "Encoder":
-        "Move the model; returns the encoder itself."
-        self.model.to(device)
-        return self
 
     @torch.no_grad()
     def encode(
@@ -315,22 +294,6 @@ class Encoder(ModelHubMixin, library_name="transformer-course", tags=["sentence-
                              "texts to a classifier, and pairs to any encoder")
         texts = [item.text if isinstance(item, Text) else item for item in items]
         return score_hidden(self.model, self.tokenizer, texts, split)
-
-    def save_pretrained(self, folder: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None,
-                        **hub_options):
-        """Write all of it into a folder. Not the mixin's way, which deletes the old config.json first."""
-        save_model(folder, self.model, self.tokenizer, self.config)
-        return self.push_to_hub(repo_id or Path(folder).name, **hub_options) if push_to_hub else None
-
-    @classmethod
-    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu",
-                        **hub_options) -> "Encoder":
-        """Load a folder, or a name on the Hugging Face Hub: ours, or a published BERT.
-
-        Raises FileNotFoundError and ValueError as `load_model`.
-        """
-        model, tokenizer, config = load_model(path, ENCODER, **hub_options)
-        return cls(model.to(device), tokenizer, config)
 
 
 def _score(encoder: Encoder, corpus: Corpus) -> None:

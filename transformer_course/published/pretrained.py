@@ -175,7 +175,7 @@ def load_tokenizer(path: str | Path, **hub_options) -> GivenTokenizer:
 # %% ../../nbs/lessons/34_pretrained.ipynb #cell-44
 # What our tokenizer puts around a text. Our language models learn from one long text, in which each text
 # follows the end of another. So a prompt begins with EOS.
-AROUND = {"gpt2": "<eos> $A", "t5": "$A <eos>", "marian": "$A <eos>", "pegasus": "$A <eos>"}
+AROUND = {"gpt2": "<eos> $A", "bert": "<bos> $A <eos>", "t5": "$A <eos>", "marian": "$A <eos>", "pegasus": "$A <eos>"}
 
 
 def _how_to_write(family: Family, sizes: Mapping, ours: bool) -> dict:
@@ -213,7 +213,7 @@ def published_files(
     files = {name: (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
              for name, content in files.items()}
     if tokenizer is not None:
-        files |= tokenizer_files(tokenizer, AROUND.get(family.model_type, "$A"))
+        files |= tokenizer_files(tokenizer, AROUND[family.model_type])
     files[SAFE] = safetensors.torch.save(
         {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"format": "pt"})
     return family.name, files

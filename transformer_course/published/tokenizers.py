@@ -336,9 +336,12 @@ def tokenizer_files(
     """The files from which other libraries make this tokenizer."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     inner.post_processor = processors.TemplateProcessing(
-        single=around, special_tokens=[(token, i) for i, token in enumerate(SPECIALS) if token in around])
+        single=around, pair=f"{around} $B:1 <eos>:1",
+        special_tokens=[(token, i) for i, token in enumerate(SPECIALS)])
     pad, bos, eos, unk = SPECIALS
     said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "bos_token": bos,
             "eos_token": eos, "unk_token": unk, "clean_up_tokenization_spaces": False}
+    if "[MASK]" in tokenizer.specials:
+        said["mask_token"] = "[MASK]"
     return {"tokenizer.json": inner.to_str(pretty=True).encode(),
             "tokenizer_config.json": (json.dumps(said, indent=1) + "\n").encode()}
