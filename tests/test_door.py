@@ -182,6 +182,11 @@ def test_a_published_gpt2_writes_as_hugging_face_does(gpt2, tmp_path):
     assert len(set(found)) == 4
     empty = model.generate(torch.tensor([[0]]), do_sample=False, max_new_tokens=9, pad_token_id=0)[0]
     assert writer.write([""], temperature=0, max_new_tokens=9) == [tokenizer.decode(empty, skip_special_tokens=True)]
+    beam = writer.write(SENTENCES, beam_size=3, max_new_tokens=9)
+    assert beam != writer.write(SENTENCES, do_sample=False, max_new_tokens=9)
+    assert writer.write(SENTENCES, beam_size=3, num_return_sequences=2, max_new_tokens=9)[::2] == beam
+    with pytest.raises(ValueError, match="top_k=5 must come with do_sample=True"):
+        writer.write(SENTENCES, beam_size=3, top_k=5)
     several = writer.write(SENTENCES[:2], seed=4, max_new_tokens=6, top_k=9, top_p=0.9, num_return_sequences=3)
     assert len(several) == 6 and [text.startswith(SENTENCES[i // 3]) for i, text in enumerate(several)] == [True] * 6
     texts = [Text(s) for s in SENTENCES]
@@ -307,6 +312,8 @@ def test_hugging_face_writes_what_the_writer_that_was_exported_writes(tmp_path):
         assert row[0, 0] == words.eos_id and row.shape[1] == 1 + len(words.encode(prompt))
         ids = theirs.generate(row, attention_mask=torch.ones_like(row), do_sample=False, max_new_tokens=17)[0, 1:]
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
+        beam = theirs.generate(row, attention_mask=torch.ones_like(row), do_sample=False, num_beams=3, early_stopping=True, max_new_tokens=17)[0, 1:]
+        assert writer.write([prompt], beam_size=3, max_new_tokens=17) == [tokenizer.decode(beam, skip_special_tokens=True)]
     alone = theirs.generate(do_sample=False, max_new_tokens=17)[0, 1:]       # without a prompt: from the beginning of a text
     assert tokenizer.decode(alone, skip_special_tokens=True) == found[-1]
 

@@ -157,6 +157,19 @@ def test_every_model_translates_at_medium_precision(name):
         assert len(translator.translate(["a b c", "d"], beam_size, precision="medium")) == 2
 
 
+def test_a_translator_can_draw(trained, corpus):
+    translator, sentences = trained[0], [pair.source for pair in corpus["test"]]
+    greedy = translator.translate(sentences, beam_size=1)
+    for likeliest in ({"top_k": 1}, {"temperature": 0}, {"top_p": 1e-6}):
+        assert translator.translate(sentences, do_sample=True, batch_tokens=40, **likeliest) == greedy
+    drawn = translator.translate(sentences, do_sample=True, num_return_sequences=6, seed=3)
+    assert len(drawn) == 6 * len(sentences) and len(set(drawn)) > len(sentences)
+    assert drawn == translator.translate(sentences, do_sample=True, num_return_sequences=6, seed=3)
+    assert drawn != translator.translate(sentences, do_sample=True, num_return_sequences=6, seed=4)
+    with pytest.raises(ValueError, match="temperature=0.7 must come with do_sample=True"):
+        translator.translate(sentences, temperature=0.7)
+
+
 def test_what_cannot_be_translated_is_named(trained):
     translator = trained[0]
     assert translator.source_row("jack saw jill") == translator.tokenizer.encode("jack saw jill") + [translator.tokenizer.eos_id]

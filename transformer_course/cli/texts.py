@@ -71,7 +71,8 @@ def translate(
     beam_size: BeamSize = 5,
     length_penalty: LengthPenalty = 1.0,
     num_return_sequences: Sequences = 1,
-    do_sample: Annotated[bool, typer.Option("--do-sample", help="Draw each token, in place of a beam.")] = False,
+    do_sample: Annotated[bool, typer.Option(
+        "--do-sample", help="Draw each token, in place of a beam.")] = False,
     temperature: Temperature = 1.0,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -86,9 +87,9 @@ def translate(
     from transformer_course.pipelines.searching import SearchOptions
     from transformer_course.pipelines.translator import Translator
     options = {"beam_size": beam_size, "length_penalty": length_penalty, "precision": precision,
-               "num_return_sequences": num_return_sequences, "do_sample": do_sample, "temperature": temperature,
-               "top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty,
-               "seed": seed}
+               "num_return_sequences": num_return_sequences, "do_sample": do_sample, "seed": seed,
+               "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+               "repetition_penalty": repetition_penalty}
     SearchOptions(**options)                            # complain now, not once for each line
     translator = Translator.from_pretrained(folder, device=device_named(device))
     interactive = sys.stdin.isatty() and not sentences

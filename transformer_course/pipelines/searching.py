@@ -44,7 +44,8 @@ class SearchOptions:
             value = getattr(self, name)
             _check(isinstance(value, int) and value >= 1, name, value, "be a whole number of at least 1")
         _check(0 <= self.length_penalty < math.inf, "length_penalty", self.length_penalty, "be a number >= 0")
-        _check(self.precision in PRECISIONS, "precision", self.precision, f"be one of {', '.join(PRECISIONS)}")
+        _check(self.precision in PRECISIONS, "precision", self.precision,
+               f"be one of {', '.join(PRECISIONS)}")
         _check(0 <= self.temperature < math.inf, "temperature", self.temperature, "be a finite number >= 0")
         _check(self.top_k is None or self.top_k >= 1, "top_k", self.top_k, "be at least 1")
         for name in ("top_p", "min_p"):
@@ -54,7 +55,8 @@ class SearchOptions:
                "be a finite number >= 1")
         for name, idle in (("temperature", 1), ("top_k", None), ("top_p", None), ("min_p", None)):
             value = getattr(self, name)
-            _check(self.do_sample or value == idle, name, value, "come with do_sample=True: a beam draws nothing")
+            _check(self.do_sample or value == idle, name, value,
+                   "come with do_sample=True: a beam draws nothing")
         _check(self.do_sample or self.num_return_sequences <= self.beam_size, "num_return_sequences",
                self.num_return_sequences, f"be at most beam_size, which is {self.beam_size}")
 
@@ -95,7 +97,8 @@ def search(
         return [drawn[i:i + wanted] for i in range(0, len(drawn), wanted)]
     if options.do_sample or options.beam_size == 1:
         return [[row] * wanted for row in greedy_search(model, src, limits, adjust=rule).tokens.tolist()]
-    found = beam_search(model, src, options.beam_size, limits, length_penalty=options.length_penalty, adjust=rule)
+    found = beam_search(model, src, options.beam_size, limits, length_penalty=options.length_penalty,
+                        adjust=rule)
     if wanted == 1:
         return [[row] for row in found.tokens.tolist()]
     ranked = [[words for words, score in row] or [[]] for row in found.nbest]

@@ -53,7 +53,8 @@ class Trained(ModelHubMixin):
         return self.push_to_hub(repo_id or Path(folder).name, **hub_options) if push_to_hub else None
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu", **hub_options) -> "Trained":
+    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu",
+                        **hub_options) -> "Trained":
         """Load a folder, or a name on the Hugging Face Hub: ours, or a published model of the same kind.
 
         Raises FileNotFoundError and ValueError as `load_model`.

@@ -111,13 +111,14 @@ def write_on(
     prompts: Sequence[list[int]],  # ids, each with at least one
     max_new_tokens: int,
     options: SearchOptions,
-) -> list[list[list[int]]]:        # for each prompt what follows, once or several times, EOS where it was written
+) -> list[list[list[int]]]:        # for each prompt its texts: what follows, EOS where it was written
     """Go on from each prompt, those of equal length together.
 
     Raises ValueError if prompt and continuation need more positions than the model has learnt.
     """
     device, found = next(model.parameters()).device, {}
-    dtype, generator = product_dtype(options.precision, device), torch.Generator(device).manual_seed(options.seed)
+    dtype = product_dtype(options.precision, device)
+    generator = torch.Generator(device).manual_seed(options.seed)
     for length in sorted(set(map(len, prompts))):
         room = _room(model, length, max_new_tokens)
         alike = [i for i, prompt in enumerate(prompts) if len(prompt) == length]

@@ -175,7 +175,8 @@ def load_tokenizer(path: str | Path, **hub_options) -> GivenTokenizer:
 # %% ../../nbs/lessons/34_pretrained.ipynb #cell-44
 # What our tokenizer puts around a text. Our language models learn from one long text, in which each text
 # follows the end of another. So a prompt begins with EOS.
-AROUND = {"gpt2": "<eos> $A", "bert": "<bos> $A <eos>", "t5": "$A <eos>", "marian": "$A <eos>", "pegasus": "$A <eos>"}
+AROUND = {"gpt2": "<eos> $A", "bert": "<bos> $A <eos>", "t5": "$A <eos>", "marian": "$A <eos>",
+          "pegasus": "$A <eos>"}
 
 
 def _how_to_write(family: Family, sizes: Mapping, ours: bool) -> dict:
