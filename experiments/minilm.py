@@ -20,8 +20,10 @@ from torch.nn import functional as F
 from transformer_course.data.corpora import load
 from transformer_course.data.text import pad
 from transformer_course.models.bert import Bert
-from transformer_course.published.families import FAMILIES, read_options
-from transformer_course.published.pretrained import from_pretrained, load_tokenizer, mean_pooled
+from transformer_course.pipelines.encoder import mean_pooled
+from transformer_course.published.families import FAMILIES
+from transformer_course.published.layouts import read_options
+from transformer_course.published.pretrained import from_pretrained, load_tokenizer
 
 PAIRS = [
     ("The bank raised its interest rates.", "Borrowing money became more expensive."),

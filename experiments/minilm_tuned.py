@@ -27,8 +27,10 @@ from torch.nn.functional import cross_entropy
 from transformer_course.data import entailment as micro_entailment
 from transformer_course.data.text import pad
 from transformer_course.models.bert import Bert
-from transformer_course.published.families import FAMILIES, read_options
-from transformer_course.published.pretrained import from_pretrained, load_tokenizer, mean_pooled
+from transformer_course.pipelines.encoder import mean_pooled
+from transformer_course.published.families import FAMILIES
+from transformer_course.published.layouts import read_options
+from transformer_course.published.pretrained import from_pretrained, load_tokenizer
 
 SEEDS, ROWS = (1, 2, 3, 4, 5), 16
 RATES = {"entailment": (1e-4, 3e-4), "polarity": (1e-4,)}

@@ -35,7 +35,8 @@ from transformer_course.data.hindi.parts import pick, sayable, some_adjective, s
 from transformer_course.data.story_tasks import TextTask, story_split, story_tasks
 from transformer_course.data.text import EOS, PAD, Tokenizer
 from transformer_course.models.t5 import T5
-from transformer_course.pipelines.decoding import SearchOptions, translate
+from transformer_course.pipelines.decoding import translate
+from transformer_course.pipelines.searching import SearchOptions
 from transformer_course.scoring import bleu, exact_match
 from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings

@@ -15,8 +15,10 @@ from transformers import (BertConfig, BertForPreTraining, GPT2Config, GPT2LMHead
                           PegasusForConditionalGeneration, T5Config, T5ForConditionalGeneration)
 
 from transformer_course.models.functional import padding_mask
-from transformer_course.published.families import (BERT_WITH_TASKS, FAMILIES, GELU_TANH, codes, read_options,
-                                                   to_ours)
+from transformer_course.published.bert import BERT_WITH_TASKS
+from transformer_course.published.families import FAMILIES
+from transformer_course.published.layouts import GELU_TANH, read_options, to_ours
+from transformer_course.published.marian import codes
 
 
 def oracle(model):

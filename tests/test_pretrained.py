@@ -22,11 +22,14 @@ from torch.testing import assert_close
 
 from transformer_course.models.bert import Bert, BertForPreTraining
 from transformer_course.models.functional import padding_mask
-from transformer_course.published.describing import describe
-from transformer_course.published.families import (BERT_WITH_TASKS, FAMILIES, entries, gpt2, marian,
-                                                   read_options, to_ours, to_theirs, write_options)
-from transformer_course.published.pretrained import (from_pretrained, load_tokenizer, mean_pooled, read_tensors, save_pretrained, sentence_vectors,
-                                           settled)
+from transformer_course.pipelines.encoder import Encoder, mean_pooled
+from transformer_course.published.bert import BERT_WITH_TASKS
+from transformer_course.published.families import FAMILIES, describe
+from transformer_course.published.folders import read_tensors
+from transformer_course.published.gpt2 import gpt2
+from transformer_course.published.layouts import entries, read_options, to_ours, to_theirs, write_options
+from transformer_course.published.marian import marian
+from transformer_course.published.pretrained import from_pretrained, load_tokenizer, save_pretrained, settled
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.t5 import T5
 from transformer_course.models.transformer import Transformer
@@ -643,28 +646,28 @@ def test_mean_pooling_leaves_padding_out():
     assert_close(mean_pooled(x, real), torch.stack((x[0].mean(0), x[1, :2].mean(0))))
 
 
-def test_a_sentence_has_one_vector_whatever_its_company(words):
-    class Given:
-        def encode(self, text, special=False):
-            return [2, *words.encode(text)] if special else words.encode(text)
-
+def test_a_sentence_has_one_vector_whatever_its_company(words, tmp_path):
     torch.manual_seed(7)
-    model = Bert(len(words), 12, 3, 2, 20, max_len=8).eval()
-    sentences = [source for source, target in TEXTS]
-    together = sentence_vectors(model, Given(), sentences, rows=2)
-    assert_close(together, torch.cat([sentence_vectors(model, Given(), [s]) for s in sentences]), rtol=1e-4, atol=1e-5)
+    save_pretrained(Bert(len(words), 12, 3, 2, 20, max_len=8).eval(), tmp_path, words)
+    encoder, sentences = Encoder.from_pretrained(tmp_path), [source for source, target in TEXTS]
+    together = encoder.encode(sentences, batch_tokens=12)
+    assert_close(together, torch.cat([encoder.encode([s]) for s in sentences]), rtol=1e-4, atol=1e-5)
     assert_close(together.norm(dim=-1), torch.ones(5))
-    with pytest.raises(ValueError, match="there are no sentences"):
-        sentence_vectors(model, Given(), [])
-    with pytest.raises(ValueError, match="must be a list of texts, not one text"):
-        sentence_vectors(model, Given(), "the lion ran")
+    assert encoder.encode([]).shape == (0, 12)
+    with pytest.raises(ValueError, match="encode takes a list of texts, not one string"):
+        encoder.encode("the lion ran")
     for wrong in ("", " \n", 3):
-        with pytest.raises(ValueError, match="each sentence must be a text with words, not "):
-            sentence_vectors(model, Given(), ["the lion ran", wrong])
-    with pytest.raises(ValueError, match=rf"which knows 5 pieces: of 'the lion ran' it makes id {max(Given().encode('the lion ran', special=True))}"):
-        sentence_vectors(Bert(5, 12, 3, 2, 20, max_len=8).eval(), Given(), ["the lion ran"])
-    with pytest.raises(ValueError, match="a sentence has 10 tokens, and the model reads 8"):
-        sentence_vectors(model, Given(), ["the lion saw a dog the lion saw a"])
+        with pytest.raises(ValueError, match="text 2 must be a text with words, not "):
+            encoder.encode(["the lion ran", wrong])
+    with pytest.raises(ValueError, match="text 1 has 9 tokens, and the model has learnt 8 positions"):
+        encoder.encode(["the lion saw a dog the lion saw a"])
+    with pytest.raises(ValueError, match=f"it knows {len(words)} pieces, and the model 5"):
+        save_pretrained(Bert(5, 12, 3, 2, 20, max_len=8), tmp_path, words)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 5}))
+    (tmp_path / "checksums.json").unlink()
+    with pytest.raises(ValueError, match="config.json"):
+        Encoder.from_pretrained(tmp_path)
 
 
 def test_minilm():
@@ -683,7 +686,7 @@ def test_minilm():
         assert_close(mine(ids)[real], theirs(ids, attention_mask=real).last_hidden_state[real], rtol=1e-4, atol=1e-4)
     auto = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer.encode_many(sentences, special=True) == [tokenizer.encode(s, special=True) for s in sentences] == [auto(s)["input_ids"] for s in sentences]
-    near = sentence_vectors(mine, tokenizer, sentences)
+    near = Encoder(mine, tokenizer, {}).encode(sentences)
     near = near @ near.T
     assert near[0, 1] > 0.5 > near[0, 2] and math.isclose(near[0, 0].item(), 1, rel_tol=1e-4)
     assert BERT_WITH_TASKS.model_type == "bert"

@@ -12,7 +12,7 @@ from transformer_course import protocols
 from transformer_course.models.relative_positions import POSITIONS
 from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.models.transformer_lm import TransformerLM
-from transformer_course.published.families import gpt2
+from transformer_course.published.gpt2 import gpt2
 from transformer_course.search.beam import beam_search, greedy_search, sample
 from transformer_course.training.settings import Settings
 from transformer_course.training.loop import evaluate_loss

@@ -8,12 +8,13 @@ import torch
 from transformer_course.data.corpora import Pair, load
 from transformer_course.data.text import Tokenizer
 from transformer_course.models.transformer import EncoderDecoder
-from transformer_course.pipelines.decoding import SearchOptions, encode_pairs, target_limit
+from transformer_course.pipelines.decoding import encode_pairs, target_limit
 from transformer_course.pipelines.evaluation import TranslationScore, attention_places, choose_head
 from transformer_course.pipelines.model_folder import model_card
 from transformer_course.pipelines.presets import MODELS, PRESETS, build
 from transformer_course.pipelines.runs import Job, check_lengths, held, read_job
 from transformer_course.pipelines.scoreboard import ALIGNERS, compare, scoreboard
+from transformer_course.pipelines.searching import SearchOptions
 from transformer_course.pipelines.translator import Translator
 from transformer_course.scoring import alignment_error_rate, bleu, exact_match, links_from_attention
 from transformer_course.search.beam import greedy_search
@@ -154,6 +155,19 @@ def test_every_model_translates_at_medium_precision(name):
     translator = Translator(build(name, "micro", len(words)), words, {})
     for beam_size in (1, 2):
         assert len(translator.translate(["a b c", "d"], beam_size, precision="medium")) == 2
+
+
+def test_a_translator_can_draw(trained, corpus):
+    translator, sentences = trained[0], [pair.source for pair in corpus["test"]]
+    greedy = translator.translate(sentences, beam_size=1)
+    for likeliest in ({"top_k": 1}, {"temperature": 0}, {"top_p": 1e-6}):
+        assert translator.translate(sentences, do_sample=True, batch_tokens=40, **likeliest) == greedy
+    drawn = translator.translate(sentences, do_sample=True, num_return_sequences=6, seed=3)
+    assert len(drawn) == 6 * len(sentences) and len(set(drawn)) > len(sentences)
+    assert drawn == translator.translate(sentences, do_sample=True, num_return_sequences=6, seed=3)
+    assert drawn != translator.translate(sentences, do_sample=True, num_return_sequences=6, seed=4)
+    with pytest.raises(ValueError, match="temperature=0.7 must come with do_sample=True"):
+        translator.translate(sentences, temperature=0.7)
 
 
 def test_what_cannot_be_translated_is_named(trained):

@@ -12,7 +12,8 @@ from transformer_course.data.text import Tokenizer
 from transformer_course.pipelines.kinds import WRITER
 from transformer_course.pipelines.lm_presets import LANGUAGE_MODELS, TEXT_PRESETS, RecurrentLM
 from transformer_course.pipelines.translator import Translator
-from transformer_course.pipelines.writer import Generation, Writer, in_turn, running_ids, write_on
+from transformer_course.pipelines.searching import SearchOptions, in_turn
+from transformer_course.pipelines.writer import Writer, running_ids, write_on, writing_options
 from transformer_course.protocols import LanguageModel
 from transformer_course.search.beam import beam_search
 
@@ -72,10 +73,10 @@ def test_padding_after_the_end_costs_nothing(name):
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_prompts_of_different_lengths_are_written_on_as_if_alone(name):
     model, prompts = a_model(name), [[2, 5, 6], [2], [2, 7, 8], [2, 9]]
-    options, generator = Generation(max_new_tokens=6, temperature=0), torch.Generator()
-    together = write_on(model, prompts, options, generator)
+    options = SearchOptions(do_sample=True, temperature=0)
+    together = [texts[0] for texts in write_on(model, prompts, 6, options)]
     for prompt, found in zip(prompts, together):
-        alone = write_on(model, [prompt], options, generator)[0]
+        alone = write_on(model, [prompt], 6, options)[0][0]
         assert [i for i in alone if i != 0] == [i for i in found if i != 0]
         best = beam_search(model, torch.tensor([prompt]), 1, 6, length_penalty=0.0)
         end = alone.index(2) if 2 in alone else len(alone)
@@ -131,7 +132,7 @@ def test_rules_work_one_after_the_other():
     ({"top_p": 0.0}, "top_p=0.0"), ({"min_p": 1.5}, "min_p=1.5"), ({"repetition_penalty": 0.5}, "repetition_penalty=0.5")])
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        Generation(**options)
+        writing_options(**{"max_new_tokens": 100} | options)
 
 
 def test_learned_positions_end_the_text_and_refuse_a_prompt_without_room():

@@ -25,7 +25,7 @@ FIRST_PAGE, MAP = "00_index.ipynb", "00_map.ipynb"
 
 
 def _shipped() -> dict[str, Path]:
-    "The map, the lessons and the library's notebooks by their places in the repository's folder of notebooks."
+    "The map, the lessons and the library's notebooks, by their places in the repository's `nbs`."
     package = Path(str(files("transformer_course")))
     folders = package / "notebooks", package.parent / "nbs"                    # installed, in a checkout
     return {path.relative_to(folder).as_posix(): path for folder in folders
@@ -39,9 +39,10 @@ def lessons() -> dict[str, bytes]:
 
 
 def places() -> dict[str, str]:
-    """Where each notebook goes in a learner's folder, by file name; lessons stand at its top, in reading order."""
+    """Where each notebook goes in a learner's folder, by file name; the lessons are at its top, in order."""
     found = {posixpath.basename(place): place.removeprefix("lessons/") for place in _shipped()}
-    found |= {f"{lesson}_exercises.ipynb": f"exercises/{lesson}_exercises.ipynb" for lesson in author_notebooks()}
+    names = [f"{lesson}_exercises.ipynb" for lesson in author_notebooks()]
+    found |= {name: f"exercises/{name}" for name in names}
     return found | {"index.ipynb": MAP, FIRST_PAGE: FIRST_PAGE}
 
 # %% ../../nbs/library/checking/90h_editions.ipynb #cell-8
@@ -127,7 +128,7 @@ reading order; the folder `exercises` has {exercises} exercises. You can try out
 again to see the latest.
 """
 BELOW = """[The map of all lessons](00_map.ipynb) has the letters for shapes and the words of the course, too.
-The folder `library` shows how the rest of the library is made. You may skip it: a lesson says what it borrows."""
+The folder `library` shows how the rest is made. You may skip it: a lesson says what it borrows."""
 LOOK = "from transformer_course.checking import progress\n\nprogress()"
 
 

@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from .lines import (BeamSize, Device, Folder, LengthPenalty, Precision, Prefix,
-                                          Sequences, all_texts, decoded, device_named, one_line)
+from .lines import (BeamSize, Device, Folder, LengthPenalty, MinP, Precision, Prefix,
+                                          RepetitionPenalty, Seed, Sequences, Temperature, TopK, TopP,
+                                          all_texts, decoded, device_named, one_line)
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-6
 GROUP = 256   # lines that are translated together
@@ -70,15 +71,25 @@ def translate(
     beam_size: BeamSize = 5,
     length_penalty: LengthPenalty = 1.0,
     num_return_sequences: Sequences = 1,
+    do_sample: Annotated[bool, typer.Option(
+        "--do-sample", help="Draw each token, in place of a beam.")] = False,
+    temperature: Temperature = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    seed: Seed = 1,
     prefix: Prefix = None,
     precision: Precision = "highest",
     device: Device = "cpu",
 ) -> None:
     """Translate sentences, one line each; exit code 1 if one could not be, and an empty line in its place."""
-    from transformer_course.pipelines.decoding import SearchOptions
+    from transformer_course.pipelines.searching import SearchOptions
     from transformer_course.pipelines.translator import Translator
     options = {"beam_size": beam_size, "length_penalty": length_penalty, "precision": precision,
-               "num_return_sequences": num_return_sequences}
+               "num_return_sequences": num_return_sequences, "do_sample": do_sample, "seed": seed,
+               "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+               "repetition_penalty": repetition_penalty}
     SearchOptions(**options)                            # complain now, not once for each line
     translator = Translator.from_pretrained(folder, device=device_named(device))
     interactive = sys.stdin.isatty() and not sentences
@@ -97,27 +108,29 @@ def write(
     prompts: Annotated[list[str] | None, typer.Argument(
         help="How the texts begin.  [default: one, from its beginning]")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens more.")] = 100,
-    temperature: Annotated[float, typer.Option(
-        help="Below 1: likely tokens become likelier still; 0: always the likeliest.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(
-        help="Draw among the likeliest tokens that together hold this share.")] = None,
-    min_p: Annotated[float | None, typer.Option(
-        help="Draw among tokens with at least this share of the likeliest one's probability.")] = None,
-    repetition_penalty: Annotated[float, typer.Option(
-        help="Above 1: tokens that were written become less likely.")] = 1.0,
+    beam_size: Annotated[int, typer.Option(help="Hypotheses kept; with more than 1 nothing is drawn.")] = 1,
+    length_penalty: LengthPenalty = 1.0,
+    do_sample: Annotated[bool | None, typer.Option(
+        help="Draw each token, or take the likeliest.  [default: draw, unless there is a beam]")] = None,
+    temperature: Temperature = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = 1.0,
     num_return_sequences: Sequences = 1,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 1,
+    seed: Seed = 1,
+    precision: Precision = "highest",
     device: Device = "cpu",
 ) -> None:
     """Let a trained language model write on from prompts, one text a line."""
-    from transformer_course.pipelines.writer import Generation, Writer
-    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-               "min_p": min_p, "repetition_penalty": repetition_penalty,
-               "num_return_sequences": num_return_sequences}
-    Generation(**options)                               # complain now, not after the model is read
+    from transformer_course.pipelines.writer import Writer, writing_options
+    options = {"max_new_tokens": max_new_tokens, "beam_size": beam_size, "length_penalty": length_penalty,
+               "do_sample": do_sample, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+               "min_p": min_p, "repetition_penalty": repetition_penalty, "precision": precision,
+               "num_return_sequences": num_return_sequences, "seed": seed}
+    writing_options(**options)                          # complain now, not after the model is read
     writer = Writer.from_pretrained(folder, device=device_named(device))
-    print("\n".join(writer.write(prompts or [""], seed=seed, **options)))
+    print("\n".join(writer.write(prompts or [""], **options)))
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-12
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; default: lines of standard input.")]

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data.text import Tokenizer
-from ..files import expect, read_files, read_json, write_files
+from ..files import expect, first_line, read_files, read_json, write_files
 from .evaluation import attention_places
 from .kinds import ENCODER, KINDS, TRANSLATOR, WRITER, Kind, check_kind, kind_of
 from ..published import pretrained
+from ..published.folders import model_folder
 from ..published.tokenizers import GivenTokenizer, read_tokenizer
 from ..training.checkpoints import put_weights
 
@@ -135,11 +136,6 @@ _TYPES = {"model": str, "sizes": dict} | dict.fromkeys(
     "seed": (int, type(None)), "alignment": list, "labels": list}
 
 
-def _said(problem: Exception) -> str:
-    "The first line of an error."
-    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
-
-
 def _config(file: Path, content: bytes) -> dict:
     "The content of a config.json of this library."
     config = read_json(file, content)
@@ -150,9 +146,8 @@ def _config(file: Path, content: bytes) -> dict:
     except KeyError as problem:
         raise ValueError(f"{file} is damaged: {problem} is not in it") from None
     except (ValueError, TypeError, RecursionError) as problem:
-        raise ValueError(f"{file} is damaged: {_said(problem)}") from None
+        raise ValueError(f"{file} is damaged: {first_line(problem)}") from None
     return config
-
 
 # %% ../../nbs/library/pipelines/25d_model_folder.ipynb #cell-13
 def _tokenizer(file: Path, content: bytes) -> Tokenizer:
@@ -165,7 +160,7 @@ def _tokenizer(file: Path, content: bytes) -> Tokenizer:
         tokenizer.decode(tokenizer.encode("a sentence, tried ✓"))
         whole = None not in tokenizer.pieces_of(range(len(tokenizer)))
     except Exception as problem:              # the Rust library raises nothing more specific
-        raise ValueError(f"{file} is damaged: {_said(problem)}") from None
+        raise ValueError(f"{file} is damaged: {first_line(problem)}") from None
     if not whole:
         raise ValueError(f"{file} is damaged: its ids are not 0 to {len(tokenizer) - 1}")
     return tokenizer
@@ -176,7 +171,7 @@ def _weights(file: Path, content: bytes) -> dict[str, Tensor]:
     try:
         weights = safetensors.torch.load(content)
     except Exception as problem:        # of many kinds, from a header that is cut to a type that nobody knows
-        raise ValueError(f"{file} is damaged: {_said(problem)}") from None
+        raise ValueError(f"{file} is damaged: {first_line(problem)}") from None
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
             raise ValueError(f"{file} is damaged: {name} holds {tensor.dtype}, not real numbers")
@@ -217,7 +212,7 @@ def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Te
             sketch = kind.make(name, V, sizes)
     except Exception as problem:              # whatever a constructor says of sizes that are no sizes
         raise ValueError(
-            f"{file} is damaged: no {name} has these sizes: {_said(problem)}") from None
+            f"{file} is damaged: no {name} has these sizes: {first_line(problem)}") from None
     _check_shapes(file, sizes, sketch, weights)
     special = {role: getattr(sketch, role, None) for role in ("pad_id", "bos_id", "eos_id")}
     if any(i is not None and i != getattr(tokenizer, role) for role, i in special.items()):
@@ -242,7 +237,7 @@ def load_model(
     file's name, if one was altered, makes no sense, or does not fit the others, and for a model of another
     kind than the one that is expected.
     """
-    folder = pretrained.model_folder(path, **hub_options)
+    folder = model_folder(path, **hub_options)
     shown = Path(path)
     said = _model_type(folder / "config.json")
     return _ours(folder, shown, kind) if said is None else _theirs(folder, shown, kind, said)
@@ -295,4 +290,3 @@ def _fitted(tokenizer: GivenTokenizer, model: nn.Module) -> GivenTokenizer:
     "The tokenizer with the model's own ids for padding, beginning and end."
     roles = {role: getattr(model, f"{role}_id", None) for role in ("pad", "bos", "eos")}
     return replace(tokenizer, roles=tokenizer.roles | {k: i for k, i in roles.items() if i is not None})
-

@@ -23,7 +23,8 @@ from ..models.transformer import EncoderDecoder, Transformer
 def _t5(vocab_size: int, tgt_vocab_size: int, **sizes) -> EncoderDecoder:
     "A T5 as a translator: a target begins with BOS, as everywhere here, and both languages share one table."
     if vocab_size != tgt_vocab_size:
-        raise ValueError(f"t5 has one vocabulary for both languages, not {vocab_size} and {tgt_vocab_size} words")
+        raise ValueError(f"t5 has one vocabulary for both languages, not {vocab_size} and "
+                         f"{tgt_vocab_size} words")
     return T5(vocab_size, bos_id=BOS, **sizes)
 
 

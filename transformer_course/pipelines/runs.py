@@ -181,7 +181,8 @@ def train(
             note_job(written, job)
         process.wait_for_everyone()
         spend(run, trainer)
-        trained = thing(material.model, material.tokenizer, facts_of(job, corpus, trainer.loop) | material.facts)
+        facts = facts_of(job, corpus, trainer.loop) | material.facts
+        trained = thing(material.model, material.tokenizer, facts)
         score(trained, corpus)
         if written is not None:
             trained.save_pretrained(written)

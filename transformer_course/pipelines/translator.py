@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from ..data.corpora import Corpus, Pair
@@ -19,15 +18,18 @@ from .evaluation import (TranslationScore, attention_links, attention_weights,
                                                      attends, choose_head, evaluate)
 from ..data.text import Tokenizer
 from .kinds import TRANSLATOR
-from .model_folder import load_model, save_model
 from .runs import planned, prepare_pairs, train
 from ..training.pacing import Budget
-from .decoding import (KeptDecoder, SearchOptions, rows_or_reasons, source_row,
+from .searching import SearchOptions
+from .trained import Trained
+from .decoding import (KeptDecoder, rows_or_reasons, source_row,
                                                    translate, translate_rows)
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-19
-class Translator(ModelHubMixin, library_name="transformer-course", tags=["translation"]):
+class Translator(Trained, library_name="transformer-course", tags=["translation"]):
     """A trained model with its tokenizer and what is known of them, of this library or a published one."""
+
+    kind = TRANSLATOR
 
     def __init__(
         self,
@@ -35,12 +37,8 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         tokenizer: Tokenizer,       # one for both languages
         config: dict,               # model, preset, data, pair, and how it was trained
     ):
-        self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
+        super().__init__(model, tokenizer, config)
         self._decoder = KeptDecoder(self.model)
-
-    def __repr__(self) -> str:
-        facts = ", ".join(f"{name}={self.config.get(name)!r}" for name in ("model", "preset", "data", "pair"))
-        return f"Translator({facts})"
 
     @classmethod
     def train(
@@ -68,22 +66,12 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
             TRANSLATOR, data, pair, model, preset, seed, Budget(steps, minutes), device, precision,
             folder=folder, resume=resume, progress=progress))
 
-    @property
-    def device(self) -> torch.device:
-        "Where the model is."
-        return next(self.model.parameters()).device
-
-    def to(self, device: torch.device | str) -> "Translator":
-        "Move the model; returns the translator itself."
-        self.model.to(device)
-        return self
-
     def translate(
         self,
         sentences: Sequence[str],
         beam_size: int = 5,           # 1: greedy
         prefix: str | None = None,    # stands before each sentence (T5); None: the configuration's, if any
-        **options,     # length_penalty, num_return_sequences, batch_tokens, precision: see `SearchOptions`
+        **options,     # length_penalty, num_return_sequences, do_sample, top_k …: see `SearchOptions`
     ) -> list[str]:
         """Translate sentences, in their order; each as if it were alone.
 
@@ -136,15 +124,6 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
         linked = attends(self.model) and all(pair.links for pair in pairs)
         return evaluate(hypotheses, pairs, split, beam_size, self.links(pairs) if linked else None)
 
-    def save_pretrained(self, folder: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None,
-                        **hub_options):
-        """Write all of it into a folder.
-
-        Not the mixin's way, which deletes the old config.json before it writes.
-        """
-        save_model(folder, self.model, self.tokenizer, self.config)
-        return self.push_to_hub(repo_id or Path(folder).name, **hub_options) if push_to_hub else None
-
     @classmethod
     def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu", prefix: str | None = None,
                         **hub_options) -> "Translator":
@@ -152,8 +131,10 @@ class Translator(ModelHubMixin, library_name="transformer-course", tags=["transl
 
         A T5 takes the prefix of its task. Raises FileNotFoundError and ValueError as `load_model`.
         """
-        model, tokenizer, config = load_model(path, TRANSLATOR, **hub_options)
-        return cls(model.to(device), tokenizer, config if prefix is None else config | {"prefix": prefix})
+        translator = super().from_pretrained(path, device, **hub_options)
+        if prefix is not None:
+            translator.config["prefix"] = prefix
+        return translator
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-21
 def _place(config: dict, layer: int | None, head: int | None) -> tuple[int | None, int | None]:

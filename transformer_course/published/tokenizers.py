@@ -18,7 +18,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from ..data.text import SPECIALS, Tokenizer
-from ..files import read_json
+from ..files import first_line, read_json
 
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-6
 class _Pieces:
@@ -311,8 +311,7 @@ def read_tokenizer(folder: str | Path) -> GivenTokenizer:
     except (FileNotFoundError, ImportError):
         raise
     except Exception as problem:                 # the libraries below raise nothing more specific
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        raise ValueError(f"the tokenizer in {folder} is damaged: {reason}") from None
+        raise ValueError(f"the tokenizer in {folder} is damaged: {first_line(problem)}") from None
     _check_fit(folder, tokenizer, _object(folder / "config.json"))
     return tokenizer
 
@@ -337,9 +336,12 @@ def tokenizer_files(
     """The files from which other libraries make this tokenizer."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     inner.post_processor = processors.TemplateProcessing(
-        single=around, special_tokens=[(token, i) for i, token in enumerate(SPECIALS) if token in around])
+        single=around, pair=f"{around} $B:1 <eos>:1",
+        special_tokens=[(token, i) for i, token in enumerate(SPECIALS)])
     pad, bos, eos, unk = SPECIALS
     said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "bos_token": bos,
             "eos_token": eos, "unk_token": unk, "clean_up_tokenization_spaces": False}
+    if "[MASK]" in tokenizer.specials:
+        said["mask_token"] = "[MASK]"
     return {"tokenizer.json": inner.to_str(pretty=True).encode(),
             "tokenizer_config.json": (json.dumps(said, indent=1) + "\n").encode()}
