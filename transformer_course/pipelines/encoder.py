@@ -162,7 +162,7 @@ def score_hidden(
     right = asked = 0
     for batch, tokens, vectors in read(model, [seen for seen, hidden in puzzles]):
         hidden = pad([puzzles[i][1] for i in batch], -1, tokens.device)
-        guessed = model.words(vectors[hidden >= 0]).argmax(-1)
+        guessed = model.masked_lm(vectors[hidden >= 0]).argmax(-1)
         right, asked = right + (guessed == hidden[hidden >= 0]).sum().item(), asked + len(guessed)
     return EncoderScore(split, "hidden words", right / asked, asked)
 
@@ -177,7 +177,7 @@ def likeliest(
     """The likeliest words in place of each [MASK]."""
     found = {}
     for batch, tokens, vectors in read(model, rows):
-        p = model.words(vectors).float().softmax(-1)                            # (B, S, V)
+        p = model.masked_lm(vectors).float().softmax(-1)                            # (B, S, V)
         for i, text, chances in zip(batch, tokens, p):
             best = chances[text == mask].topk(min(top_k, p.shape[-1]))          # (n, k)
             found[i] = [list(zip(*row)) for row in zip(best.indices.tolist(), best.values.tolist())]
@@ -228,7 +228,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         """
         check_texts("encode", texts)
         bert = getattr(self.model, "bert", self.model)
-        found = torch.empty(len(texts), bert.segments.embedding_dim)
+        found = torch.empty(len(texts), bert.embedding.segments.embedding_dim)
         for batch, tokens, vectors in read(self.model, rows_for(self.tokenizer, texts), batch_tokens):
             found[batch] = mean_pooled(vectors, tokens != bert.pad_id).float().cpu()
         return F.normalize(found, dim=-1) if normalize_embeddings else found
