@@ -121,7 +121,8 @@ class T5(EncoderDecoder):
                                 dropout, pre_norm=True)
 
         def decoder_layer(buckets):
-            return DecoderLayer(SelfAttention(heads(), buckets), CrossAttention(heads(cross=True)), feed_forward(),
+            return DecoderLayer(SelfAttention(heads(), buckets), CrossAttention(heads(cross=True)),
+                                feed_forward(),
                                 norm(), norm(), norm(), dropout, pre_norm=True)
 
         table = embedding_table(vocab_size, d_model)

@@ -54,7 +54,7 @@ def remembered(layer: EncoderLayer, memory: Tensor) -> KeyValueCache:   # (B, M,
     return cache
 
 
-def _key_and_value(heads: MultiHeadAttention, x: Tensor) -> tuple[Tensor, Tensor]:   # (B, M, D) -> (B, H, M, K)
+def _key_and_value(heads: MultiHeadAttention, x: Tensor) -> tuple[Tensor, Tensor]:   # (B, M, D)
     "The rows of `in_proj` that make keys and values: a memory asks nothing."
     rows = slice(heads.n_heads * heads.d_head, None)
     bias = None if heads.in_proj.bias is None else heads.in_proj.bias[rows]
