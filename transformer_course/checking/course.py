@@ -25,8 +25,8 @@ from tqdm.auto import tqdm
 
 from .diagnosis import diagnose
 from .editions import FIRST_PAGE, student_exercises, student_lessons
-from .exercise_notebooks import (Exercise, all_exercises, author_notebooks,
-                                                            read_exercises, without_calls)
+from .exercise_notebooks import (
+    Exercise, all_exercises, author_notebooks, read_exercises, without_calls)
 from .isolation import TooLong, cap_memory, cap_recursion, run_alone, safely
 from .progress_file import FOLDER_MARK, course_folder, note
 from .reports import Report

@@ -10,14 +10,13 @@ import copy
 from collections.abc import Callable, Sequence
 
 from .comparison import LONG, first_difference, relation, shown
-from .exercise_notebooks import (Exercise, Ready, function_from, prepared,
-                                                            without_solution)
+from .exercise_notebooks import (
+    Exercise, Ready, function_from, prepared, without_solution)
 from .isolation import TooLong, outcome, safely, still_running, undisturbed
 from .reports import Report
-from .trials import (KEPT, Trial, all_trials, complaint, did_the_same,
-                                                endless_reason, error_line, forbidden_call,
-                                                holds_only_prompt, is_prompt, keeps_something,
-                                                named_arguments, too_narrow, where_prompt_is_left)
+from .trials import (
+    KEPT, Trial, all_trials, complaint, did_the_same, endless_reason, error_line, forbidden_call,
+    holds_only_prompt, is_prompt, keeps_something, named_arguments, too_narrow, where_prompt_is_left)
 
 # %% ../../nbs/library/checking/90f_diagnosis.ipynb #cell-7
 def _listed_mistake(trials: Sequence[Trial], ready: Ready, name: str) -> str | None:

@@ -16,8 +16,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from .exercise_notebooks import (Exercise, all_exercises, author_notebooks,
-                                                            prepared, without_solution)
+from .exercise_notebooks import (
+    Exercise, all_exercises, author_notebooks, prepared, without_solution)
 from .reports import Report
 
 # %% ../../nbs/library/checking/90h_editions.ipynb #cell-6

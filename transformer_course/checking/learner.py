@@ -16,8 +16,8 @@ from . import progress_file
 from .comparison import Shown, kind_name
 from .diagnosis import diagnose
 from .editions import with_next_step
-from .exercise_notebooks import (BEGIN, END, Exercise, all_exercises,
-                                                            gradient_flows, prepared)
+from .exercise_notebooks import (
+    BEGIN, END, Exercise, all_exercises, gradient_flows, prepared)
 from .progress_file import note
 from .reports import Progress, Report
 

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from . import (course as cli_course, data as cli_data, models as cli_models,
-                                    texts as cli_texts)
+from . import (
+    course as cli_course, data as cli_data, models as cli_models, texts as cli_texts)
 from .lines import Stopped, one_line
 
 # %% ../../nbs/library/cli/91_cli.ipynb #cell-6

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from .lines import (BeamSize, Device, Folder, LengthPenalty, Precision, Prefix,
-                                          Stopped, device_named)
+from .lines import (
+    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, device_named)
 
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-6
 def train(

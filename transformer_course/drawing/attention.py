@@ -8,8 +8,8 @@ __all__ = ['empty_word', 'additive_step', 'who_knows_when', 'query_key_value', '
 # %% ../../nbs/library/drawing/03d_diagrams_attention.ipynb #cell-4
 from matplotlib.patches import Rectangle
 
-from .parts import (Drawing, Part, arrow, box, cells, dot, frame, label, notes,
-                                              sheet, spread, text_width, tint, vector)
+from .parts import (
+    Drawing, Part, arrow, box, cells, dot, frame, label, notes, sheet, spread, text_width, tint, vector)
 
 # %% ../../nbs/library/drawing/03d_diagrams_attention.ipynb #cell-7
 def _one_each(weights, words) -> None:

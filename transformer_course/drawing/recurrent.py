@@ -6,8 +6,8 @@
 __all__ = ['EXAMPLE_TABLE', 'unrolled_rnn', 'lstm_cell', 'gru_cell', 'gradient_flow', 'encoder_decoder', 'beam_tree']
 
 # %% ../../nbs/library/drawing/03c_diagrams_recurrent.ipynb #cell-4
-from .parts import (Drawing, Part, arrow, box, bracket, cells, dot, frame, label,
-                                              notes, spread, text_width, vector)
+from .parts import (
+    Drawing, Part, arrow, box, bracket, cells, dot, frame, label, notes, spread, text_width, vector)
 
 # %% ../../nbs/library/drawing/03c_diagrams_recurrent.ipynb #cell-7
 def unrolled_rnn(

@@ -10,8 +10,8 @@ import math
 
 from matplotlib.patches import Wedge
 
-from .parts import (Drawing, Part, arrow, box, cells, dot, frame, label, spread,
-                                              text_width, tint, vector)
+from .parts import (
+    Drawing, Part, arrow, box, cells, dot, frame, label, spread, text_width, tint, vector)
 
 # %% ../../nbs/library/drawing/03e_diagrams_transformer.ipynb #cell-7
 def _clock(d: Drawing, x: float, y: float, radius: float, hands) -> None:

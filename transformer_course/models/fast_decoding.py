@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention import (CrossAttention, Dense, MultiHeadAttention,
-                                                 SelfAttention)
+from .attention import (
+    CrossAttention, Dense, MultiHeadAttention, SelfAttention)
 from .ends import Output
 from .transformer import Decoder, DecoderLayer, EncoderDecoder
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from .attention import (CrossAttention, KeyValue, MultiHeadAttention, SelfAttention,
-                                                 attention_weights)
+from .attention import (
+    CrossAttention, KeyValue, MultiHeadAttention, SelfAttention, attention_weights)
 from ..data.text import BOS, EOS, PAD
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from ..data.corpora import Corpus, Pair
-from .evaluation import (TranslationScore, attention_links, attention_weights,
-                                                     attends, choose_head, evaluate)
+from .evaluation import (
+    TranslationScore, attention_links, attention_weights, attends, choose_head, evaluate)
 from ..data.text import Tokenizer
 from .kinds import TRANSLATOR
 from .runs import planned, prepare_pairs, train
 from ..training.pacing import Budget
 from .searching import SearchOptions
 from .trained import Trained
-from .decoding import (KeptDecoder, rows_or_reasons, source_row,
-                                                   translate, translate_rows)
+from .decoding import (
+    KeptDecoder, rows_or_reasons, source_row, translate, translate_rows)
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-19
 class Translator(Trained, library_name="transformer-course", tags=["translation"]):

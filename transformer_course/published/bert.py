@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..models.bert import Bert, BertForPreTraining
 from ..models.positions import Learned
-from .describing import (USUAL, choose, layer_facts, refuse_positions_inside,
-                                                     require, require_usual_heads)
+from .describing import (
+    USUAL, choose, layer_facts, refuse_positions_inside, require, require_usual_heads)
 from .layouts import ACTIVATIONS, Family, same_function, under
 
 # %% ../../nbs/library/published/34e_bert.ipynb #cell-6

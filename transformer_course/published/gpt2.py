@@ -16,8 +16,8 @@ from ..models.ends import Embedding, Output, embedding_table
 from ..models.positions import Learned, Sinusoidal
 from ..models.transformer import Encoder, EncoderLayer
 from ..models.transformer_lm import LanguageModel
-from .describing import (USUAL, choose, layer_facts, refuse_positions_inside,
-                                                     require, require_usual_heads)
+from .describing import (
+    USUAL, choose, layer_facts, refuse_positions_inside, require, require_usual_heads)
 from .layouts import ACTIVATIONS, GELU_TANH, Family, under
 
 # %% ../../nbs/library/published/34d_gpt2.ipynb #cell-6

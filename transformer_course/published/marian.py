@@ -18,8 +18,8 @@ from ..models.blocks import FeedForward
 from ..models.ends import Embedding, Output, embedding_table
 from ..models.positions import Sinusoidal, sinusoids
 from ..models.transformer import Decoder, DecoderLayer, Encoder, EncoderDecoder, EncoderLayer
-from .describing import (USUAL, choose, layer_facts, refuse_positions_inside,
-                                                     require, require_usual_heads)
+from .describing import (
+    USUAL, choose, layer_facts, refuse_positions_inside, require, require_usual_heads)
 from .layouts import ACTIVATIONS, TRANSFORMS, Family, Line, under
 
 # %% ../../nbs/library/published/34g_marian.ipynb #cell-6

@@ -20,10 +20,9 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from .checkpoints import (Checkpoint, Checkpoints, checkpoint_folders,
-                                                     mean_weights, optimizer_state, put_optimizer_state,
-                                                     put_weights, random_state, set_random_state, take,
-                                                     weights_of)
+from .checkpoints import (
+    Checkpoint, Checkpoints, checkpoint_folders, mean_weights, optimizer_state, put_optimizer_state,
+    put_weights, random_state, set_random_state, take, weights_of)
 from ..files import FolderLock, first_line
 from ..protocols import BatchSource
 from .loop import Loop
@@ -109,8 +108,7 @@ class Trainer:
         self._take_back_result()
         if self.settings.average == 1:
             return
-        now = weights_of(self.model)
-        ends = [*self.kept.values()]
+        now, ends = weights_of(self.model), [*self.kept.values()]
         if self.loop.position or not ends:
             ends.append(now)
         self.set_aside = now

@@ -14,13 +14,14 @@ from dataclasses import replace
 from random import Random
 
 from .forms import TENSES, conjugate, segment
-from .grammar import (Clause, NounPhrase, Sentence, assemble, name, noun_phrase,
-                                                   person_of, pronoun)
+from .grammar import (
+    Clause, NounPhrase, Sentence, assemble, name, noun_phrase, person_of, pronoun)
 from .lexicon import ADJECTIVES, LIVING, NAMES, NOUNS, PRONOUNS, TOWNS, VERBS
-from .parts import (chance, pick, relative_of_length, sayable, some_clause,
-                                                 some_noun, some_place, some_subject, some_time, two_names)
-from .templates import (AMBIGUOUS, ambiguous, bought, copula, crossing, felt,
-                                                     joined, separated, simple, suggested)
+from transformer_course.data.hindi.parts import (
+    chance, pick, relative_of_length, sayable, some_clause, some_noun, some_place, some_subject,
+    some_time, two_names)
+from .templates import (
+    AMBIGUOUS, ambiguous, bought, copula, crossing, felt, joined, separated, simple, suggested)
 
 # %% ../../../nbs/library/data/hindi/02a_micro_hindi.ipynb #cell-6
 def gloss(sentence: Sentence) -> list[tuple[str, str]]:

@@ -11,8 +11,8 @@ __all__ = ['POSSESSIVE', 'Word', 'words', 'NounPhrase', 'name', 'both', 'pronoun
 from dataclasses import dataclass, field
 
 from .forms import agree, conjugate, decline, english_verb
-from .lexicon import (ADJECTIVES, LIVING, NOUNS, PARTICLE, PREPOSITIONS,
-                                                   PRONOUNS, Noun, Verb)
+from .lexicon import (
+    ADJECTIVES, LIVING, NOUNS, PARTICLE, PREPOSITIONS, PRONOUNS, Noun, Verb)
 
 # %% ../../../nbs/library/data/hindi/02f_hindi_grammar.ipynb #cell-6
 class Word:

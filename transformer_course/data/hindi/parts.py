@@ -11,12 +11,12 @@ from dataclasses import replace
 from random import Random
 
 from .forms import TENSES
-from .grammar import (POSSESSIVE, Adverbial, Clause, NounPhrase, both, goal,
-                                                   home, name, noun_phrase, place, pronoun, realise,
-                                                   relative, time, words)
-from .lexicon import (ADJECTIVES, GIVING, GOALS, LIVING, MOVING, NAMES,
-                                                   NO_PROGRESSIVE, NOUNS, OFTEN, PLACES, TIMES, TOWNS, VERBS,
-                                                   Noun, Verb)
+from transformer_course.data.hindi.grammar import (
+    POSSESSIVE, Adverbial, Clause, NounPhrase, both, goal, home, name, noun_phrase, place, pronoun,
+    realise, relative, time, words)
+from transformer_course.data.hindi.lexicon import (
+    ADJECTIVES, GIVING, GOALS, LIVING, MOVING, NAMES, NO_PROGRESSIVE, NOUNS, OFTEN, PLACES, TIMES, TOWNS,
+    VERBS, Noun, Verb)
 
 # %% ../../../nbs/library/data/hindi/02g_hindi_parts.ipynb #cell-6
 def pick(rng: Random, items):

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from .forms import TENSES, agree
-from .grammar import (Adverbial, Clause, NounPhrase, Sentence, Word, assemble,
-                                                   case_marking, goal, noun_phrase, place, pronoun, realise,
-                                                   relative)
-from .lexicon import (BE, FEELINGS, LIVING, MOVING, NOUNS, OFTEN, UNFOLD,
-                                                   UNGRADED, VERBS, Noun)
-from .parts import (FITTING, KINDS, chance, kind_of, pick, relative_of_length,
-                                                 sayable, some_adjective, some_clause, some_noun, some_place,
-                                                 some_subject, some_time)
+from transformer_course.data.hindi.grammar import (
+    Adverbial, Clause, NounPhrase, Sentence, Word, assemble, case_marking, goal, noun_phrase, place,
+    pronoun, realise, relative)
+from .lexicon import (
+    BE, FEELINGS, LIVING, MOVING, NOUNS, OFTEN, UNFOLD, UNGRADED, VERBS, Noun)
+from .parts import (
+    FITTING, KINDS, chance, kind_of, pick, relative_of_length, sayable, some_adjective, some_clause,
+    some_noun, some_place, some_subject, some_time)
 
 # %% ../../../nbs/library/data/hindi/02h_hindi_templates.ipynb #cell-6
 def simple(rng: Random) -> Sentence:
