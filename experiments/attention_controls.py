@@ -12,7 +12,6 @@ import argparse
 import json
 import time
 
-import torch
 from records import RESULTS, facts, write
 
 from transformer_course.data.batching import PairBatches

@@ -5,8 +5,8 @@ A tensor made on the CPU inside them would meet one on `meta`, and PyTorch refus
 import pytest
 import torch
 
-from transformer_course.models import (additive, attention, blocks, functional, positions,
-                                       relative_positions as distances, rnn, transformer)
+from transformer_course.models import attention, blocks, functional, positions, transformer
+from transformer_course.models import relative_positions as distances
 from transformer_course.pipelines.presets import MODELS
 
 B, S, T, V = 2, 5, 7, 19

@@ -3,7 +3,6 @@ import re
 import zipfile
 from configparser import ConfigParser
 from email.parser import Parser
-from pathlib import Path
 
 import notebooks
 import pytest

@@ -22,7 +22,6 @@ from transformer_course.data.batching import PairBatches, batch_plan
 from transformer_course.files import CHECKSUMS, FolderLock, first_line, read_files
 from transformer_course.models.transformer import Transformer
 from transformer_course.training import loop as loop_module
-from transformer_course.training import trainer as training
 from transformer_course.training.checkpoints import checkpoint_folders, optimizer_state, put_optimizer_state
 from transformer_course.training import trainer as training
 from transformer_course.training.loop import evaluate_loss

@@ -11,7 +11,7 @@ __all__ = ['MAX_SOURCE', 'target_side', 'encode_pairs', 'positions_in', 'rows_or
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.batching import Example
 from ..data.corpora import Pair

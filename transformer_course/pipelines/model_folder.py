@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..data.text import Tokenizer
 from ..files import expect, first_line, read_files, read_json, write_files
 from .evaluation import attention_places
-from .kinds import ENCODER, KINDS, TRANSLATOR, WRITER, Kind, check_kind, kind_of
+from .kinds import ENCODER, TRANSLATOR, WRITER, Kind, check_kind, kind_of
 from ..published import pretrained
 from ..published.folders import model_folder
 from ..published.tokenizers import GivenTokenizer, read_tokenizer
