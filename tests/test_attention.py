@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transformer_course.models import attention as module
-from transformer_course.models.attention import (Dense, KeyValueCache, MultiHeadAttention, attention,
-                                                 attention_weights, plain_attention)
+from transformer_course.models.attention import (Dense, MultiHeadAttention, attention, attention_weights,
+                                                 plain_attention)
+from transformer_course.models.caches import KeyValueCache
 from transformer_course.models.functional import causal_mask
 from transformer_course.models.transformer import Transformer
 

@@ -19,14 +19,17 @@ from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
 from .functional import causal_mask, check_sizes
 from .relative_positions import added_positions, positions_in_attention
-from .transformer import Encoder, EncoderLayer, State
+from .caches import State
+from .transformer import Encoder, EncoderLayer
 
 # %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-15
 class LanguageModel(nn.Module):
     """A stack of layers without a source: each word reads itself and the words before it.
 
-    It gets its parts ready made. Keeps the course's language-model protocol: forward, loss, first, start,
-    step. In a search the source is the prompt.
+    It gets its parts ready made. A search continues prompts (N, S) of one length, word by word:
+
+        state, token = model.start(prompts), model.first(prompts)   # all words but the last; the last
+        logits, state = model.step(state, token)                    # (N, V) of the next word, and so on
     """
 
     def __init__(self, embedding: Embedding, stack: Encoder, output: Output, pad_id: int = PAD,

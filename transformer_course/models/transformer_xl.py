@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
-from .attention import KeyValueCache, MultiHeadAttention, SelfAttention
+from .attention import MultiHeadAttention, SelfAttention
+from .caches import KeyValueCache
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
 from .functional import check_sizes
 from .positions import Sinusoidal
 from .relative_positions import InAttention
-from .transformer import Encoder, EncoderLayer, State
+from .caches import State
+from .transformer import Encoder, EncoderLayer
 from .transformer_lm import LanguageModel, TransformerLM, check_prompts
 
 # %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-15

@@ -25,6 +25,9 @@ from .settings import OptimizerMaker, Schedule, Settings, adam
 class Loop:
     """The training loop. It can pause after each step, and goes on from wherever it is.
 
+        for _ in loop.train(Budget(steps=1000)):        # a generator: it works while it is asked for more
+            print(loop.step, loop.seconds)
+
     Raises ValueError for validation batches without a target.
     """
 
@@ -69,17 +72,7 @@ class Loop:
             steps = self.steps_of(self.epoch)
             for batches in steps[self.position:]:            # one for each process
                 rate = self.schedule(self.step + 1, budget.spent(self.step, self.seconds))
-                for group in self.optimizer.param_groups:
-                    group["lr"] = rate
-                batch, own, tokens = self._share(batches)
-                loss, plain = self.objective(*self.batches.collate(batch, self.device))
-                processes = self.accelerator.num_processes   # their gradients will be averaged
-                self.accelerator.backward(loss * (own * processes / max(tokens, 1)))
-                self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
-                self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
-                self.loss_sum += plain.detach() * own
-                self.step, self.position, self.tokens = self.step + 1, self.position + 1, self.tokens + tokens
+                self._learn_from(batches, rate)
                 stop = self._agree(must_stop())
                 if self.position == len(steps):
                     self._end_epoch(steps)
@@ -87,6 +80,20 @@ class Loop:
                 yield
                 if stop or budget.spent(self.step, self.seconds) >= 1:
                     break
+
+    def _learn_from(self, batches: list, rate: float) -> None:
+        "One step: each process computes the gradients of one batch, and all take their mean."
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch, own, tokens = self._share(batches)            # own: targets in this batch; tokens: in all of them
+        loss, plain = self.objective(*self.batches.collate(batch, self.device))
+        processes = self.accelerator.num_processes
+        self.accelerator.backward(loss * (own * processes / max(tokens, 1)))      # each target counts as much
+        self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss_sum += plain.detach() * own
+        self.step, self.position, self.tokens = self.step + 1, self.position + 1, self.tokens + tokens
 
     @property
     def seconds(self) -> float:
