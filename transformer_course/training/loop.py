@@ -85,7 +85,7 @@ class Loop:
         "One step: each process computes the gradients of one batch, and all take their mean."
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        batch, own, tokens = self._share(batches)            # own: targets in this batch; tokens: in all of them
+        batch, own, tokens = self._share(batches)            # own: targets in this batch; tokens: in all
         loss, plain = self.objective(*self.batches.collate(batch, self.device))
         processes = self.accelerator.num_processes
         self.accelerator.backward(loss * (own * processes / max(tokens, 1)))      # each target counts as much
