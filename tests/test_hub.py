@@ -43,6 +43,7 @@ def asked(hub, home, code):
 
 def test_models_are_downloaded_and_then_found_without_a_network(models, tmp_path):
     code = """
+from transformer_course import Translator, Writer
 from transformer_course.published.pretrained import from_pretrained, load_tokenizer
 print(Translator.from_pretrained("someone/translator").translate(["jack saw jill"], beam_size=1))
 print(Writer.from_pretrained("someone/writer").write(["on"], max_new_tokens=8))

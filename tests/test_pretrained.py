@@ -659,7 +659,7 @@ def test_a_sentence_has_one_vector_whatever_its_company(words, tmp_path):
     for wrong in ("", " \n", 3):
         with pytest.raises(ValueError, match="text 2 must be a text with words, not "):
             encoder.encode(["the lion ran", wrong])
-    with pytest.raises(ValueError, match="text 1 has 9 tokens, and the model has learnt 8 positions"):
+    with pytest.raises(ValueError, match="text 1 has 11 tokens, and the model has learnt 8 positions"):
         encoder.encode(["the lion saw a dog the lion saw a"])
     with pytest.raises(ValueError, match=f"it knows {len(words)} pieces, and the model 5"):
         save_pretrained(Bert(5, 12, 3, 2, 20, max_len=8), tmp_path, words)
