@@ -124,7 +124,7 @@ def main() -> None:
                     rows[name]["megabytes"] = memory_apart(name, model, given, precision)
                 show(f"training step, {model}, {given.preset}, {precision} precision", rows, BEFORE)
                 figures[f"{model}, {precision}"] = rows
-            figures |= compare_decoding(libraries, models, model, given.rounds, device)
+            figures |= compare_decoding(libraries, built(builders, model, given.preset, device), model, given.rounds, device)
     facts = {"earlier commit": given.commit, "preset": given.preset, "rounds": given.rounds}
     print(f"\nrecorded in {record(f'against_{given.commit[:7]}_{given.preset}_{device.type}', facts | figures, device)}")
 
