@@ -218,10 +218,12 @@ def train(
     process = trainer.loop.accelerator
     written = folder if process.is_main_process else None
     with held(written, job, run.resume):
-        if written is not None:
+        if written is not None and not run.resume:
             note_job(written, job, corpus.files)
         process.wait_for_everyone()
         spend(run, trainer)
+        if written is not None and run.resume:
+            note_job(written, job, corpus.files)           # only now: its batches are those of the checkpoint
         facts = facts_of(job, corpus, trainer.loop) | material.facts
         trained = thing(material.model, material.tokenizer, facts)
         score(trained, corpus)
