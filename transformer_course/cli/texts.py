@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from .lines import (
-    AsJson, BeamSize, Device, Folder, LengthPenalty, MinP, Precision, Prefix, RepetitionPenalty, Seed, Sequences,
-    Temperature, TopK, TopP, all_texts, decoded, device_named, one_line)
+    AsJson, BeamSize, Device, Folder, LengthPenalty, MinP, Precision, Prefix, RepetitionPenalty, Seed,
+    Sequences, Temperature, TopK, TopP, all_texts, decoded, device_named, one_line)
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-6
 GROUP = 256   # lines that are translated together
