@@ -97,13 +97,17 @@ def with_limit(call: Callable[[], object], seconds: float) -> object:
 # %% ../../nbs/library/checking/90d_isolation.ipynb #cell-11
 @contextmanager
 def undisturbed():
-    """At its end, the block restores random states, number type, threads and gradient mode."""
+    """At its end, the block restores random states, number type, threads and gradient mode.
+
+    Inside it new floats are float32, and PyTorch has one thread.
+    """
     numpy, dtype, threads = sys.modules.get("numpy"), torch.get_default_dtype(), torch.get_num_threads()
     gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     kept = random.getstate(), numpy and numpy.random.get_state()
     with torch.random.fork_rng(devices=gpus), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")         # a mistake on the list may warn as well
         torch.set_num_threads(1)
+        torch.set_default_dtype(torch.float32)  # the exercises' own numbers
         try:
             yield
         finally:
