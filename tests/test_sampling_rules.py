@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.pipelines.searching import SearchOptions, search
 from transformer_course.search.sampling import MinP, Nucleus, RepetitionPenalty
 
 
@@ -96,3 +97,21 @@ def test_refuses(make, message):
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_the_temperature_comes_before_nucleus_and_min_p_as_in_hugging_face(temperature):
+    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
+    model, prompt = small(), text(5).view(1, 5)
+    logp = model(prompt)[:, -1].log_softmax(-1).detach()
+    logp[:, [0, 1]] = -math.inf
+    for ours, theirs, options in ((Nucleus(0.6), TopPLogitsWarper(0.6), {"top_p": 0.6}),
+                                  (MinP(0.3), MinPLogitsWarper(0.3), {"min_p": 0.3})):
+        expected = set(theirs(None, TemperatureLogitsWarper(temperature)(None, logp.clone()))[0].isfinite().nonzero()[:, 0].tolist())
+        rule_first = set(theirs(None, logp.clone())[0].isfinite().nonzero()[:, 0].tolist())
+        assert expected != rule_first                                     # else the order would not show
+        drawn = sample(model, prompt.expand(900, -1), 1, temperature, generator=torch.Generator().manual_seed(8), keep=ours)
+        assert set(drawn.tokens[:, 0].tolist()) == expected
+        asked = SearchOptions(do_sample=True, temperature=temperature, num_return_sequences=900, **options)
+        found = search(model, prompt, torch.tensor([1]), asked, torch.Generator().manual_seed(9))
+        assert {row[0] for row in found[0]} == expected
