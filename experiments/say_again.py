@@ -3,7 +3,7 @@
     python experiments/say_again.py --seeds 1 2 3
 
 A row is L letters of 20, a mark, and the same L letters; only the second copy is learned and scored. Each model learns
-for the same number of steps, from new rows in each. Its rate is searched on `valid` with L = 24 and seed 1, until a
+for the same number of steps, from new rows in each. Its rate is searched on `valid` with L = 16 and seed 1, until a
 worse one lies on either side. Writes results/say_again.json after each model and length, and goes on where an earlier
 call stopped. One thread.
 """
@@ -21,7 +21,7 @@ from transformer_course.models.language_models import RNNLanguageModel
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.training.schedules import linear_decay
 
-NAME, LETTERS, ROWS, STEPS, WARMUP, LENGTHS, SEARCHED = "say_again", 20, 64, 400, 50, (8, 16, 24, 48), 24
+NAME, LETTERS, ROWS, STEPS, WARMUP, LENGTHS, SEARCHED = "say_again", 20, 32, 300, 30, (8, 16, 32), 16
 FIRST, MARK = len(SPECIALS), len(SPECIALS) + LETTERS
 MODELS = {"Transformer": 0.003, "GRU": 0.01, "LSTM": 0.01}         # the rate to begin with
 
