@@ -387,3 +387,17 @@ def test_a_t5_is_a_translator_like_the_others(tmp_path):
     ours = run("translate", tmp_path / "t5", "jack saw jill", "--beam-size", "2")
     assert again.stdout.split() == ours.stdout.replace(b"<unk>", b"").split() != [], again.stderr.decode()     # a published tokenizer drops it
     refused(run("write", tmp_path / "out", "a"), "holds a translator, a published t5", "`transformer-course translate`")
+
+
+def test_doctor_reports_what_is_broken_and_goes_on(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRANSFORMER_COURSE_DATA", str(tmp_path / "missing"))
+    monkeypatch.setenv("TRANSFORMER_COURSE_CACHE", str(tmp_path / "file" / "cache"))
+    printed = here("doctor", capsys=capsys)
+    assert "micro-hindi" in printed and "unknown" in printed and f"TRANSFORMER_COURSE_DATA = '{tmp_path / 'missing'}' is not a folder" in printed
+    monkeypatch.delenv("TRANSFORMER_COURSE_DATA")
+    assert "file/cache cannot be written" in here("doctor", capsys=capsys).replace("\\", "/")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home directory.")))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: (_ for _ in ()).throw(RuntimeError("no driver")))
+    printed = here("doctor", capsys=capsys)
+    assert "home directory" in printed and "download cache" in printed

@@ -365,3 +365,11 @@ def test_splits_are_read_once_and_only_when_asked_for():
     assert splits.size("train") is None and not reads
     assert splits["train"] == [1, 2, 3] and splits["train"] == [1, 2, 3] and reads == ["train"]
     assert splits.size("train") == 3 and splits.size("valid") is None
+
+
+def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_network(nowhere, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRANSFORMER_COURSE_CACHE", str(tmp_path / "file" / "cache"))
+    said = complaint(corpora.load("tinyshakespeare").__getitem__, "train")
+    assert str(tmp_path / "file" / "cache") in said and "cannot be written" in said and "TRANSFORMER_COURSE_CACHE" in said
+    assert "network" not in said

@@ -1,4 +1,5 @@
 """Files under a power cut, a full disk and a second writer: the old set or the new one, never a mixture."""
+import hashlib
 import json
 import os
 import signal
@@ -181,3 +182,72 @@ def test_json_of_the_wrong_kind_is_one_error_that_names_the_file():
         with pytest.raises(ValueError, match="state.json is damaged: 'step'"):
             expect("state.json", value, {"step": int})
     expect("state.json", {"step": 1}, {"step": int, "name": str}, required=("step",))
+
+
+@posix
+def test_a_lock_that_is_a_link_leaves_its_target_alone(tmp_path):
+    precious, folder = tmp_path / "precious.txt", tmp_path / "run"
+    precious.write_text("years of work")
+    folder.mkdir()
+    (folder / "run.lock").symlink_to(precious)
+    with pytest.raises(ValueError, match="run.lock is a link"):
+        with FolderLock(folder):
+            pass
+    assert precious.read_text() == "years of work" and (folder / "run.lock").is_symlink()
+
+
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+def read_within_a_second(folder):
+    "Read the set, or fail where a reader would wait for ever."
+    def late(*given):
+        raise TimeoutError("it was still reading after a second")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    try:
+        return read_files(folder)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@posix
+@pytest.mark.parametrize("name", ["/dev/null", "../outside.bin", "..", ".", "", "sub/a.bin", "a\0b"])
+def test_checksums_name_files_of_their_own_folder_only(tmp_path, name):
+    write_folder(tmp_path / "set", {"a.bin": b"1"})
+    (tmp_path / "outside.bin").write_bytes(b"")
+    (tmp_path / "set" / "sub").mkdir()
+    (tmp_path / "set" / "sub" / "a.bin").write_bytes(b"")
+    (tmp_path / "set" / "checksums.json").write_text(json.dumps({name: EMPTY}))
+    with pytest.raises(ValueError, match="checksums.json is damaged: .* is not the name of a file beside it"):
+        read_within_a_second(tmp_path / "set")
+
+
+@posix
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/null", path)])
+@pytest.mark.parametrize("name", ["a.bin", "checksums.json"])
+def test_what_is_no_regular_file_is_not_read(tmp_path, make, name):
+    write_folder(tmp_path, {"a.bin": b"1"})
+    (tmp_path / name).unlink()
+    make(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is not a regular file"):
+        read_within_a_second(tmp_path)
+
+
+@posix
+def test_a_link_to_a_file_is_read(tmp_path):
+    "As in the cache of the Hub, whose snapshots are links."
+    write_folder(tmp_path / "set", OLD)
+    (tmp_path / "snapshot").mkdir()
+    for path in (tmp_path / "set").iterdir():
+        (tmp_path / "snapshot" / path.name).symlink_to(path)
+    assert read_files(tmp_path / "snapshot") == OLD
+
+
+def test_a_checksum_that_is_no_text(tmp_path):
+    write_folder(tmp_path, {"a.bin": b"1"})
+    (tmp_path / "checksums.json").write_text('{"a.bin": [1]}')
+    with pytest.raises(ValueError, match="a.bin was altered or cut short"):
+        read_files(tmp_path)

@@ -115,3 +115,26 @@ def test_the_temperature_comes_before_nucleus_and_min_p_as_in_hugging_face(tempe
         asked = SearchOptions(do_sample=True, temperature=temperature, num_return_sequences=900, **options)
         found = search(model, prompt, torch.tensor([1]), asked, torch.Generator().manual_seed(9))
         assert {row[0] for row in found[0]} == expected
+
+
+@pytest.mark.parametrize("share", [1e-30, 1e-46, 5e-324])
+def test_the_smallest_share_keeps_the_likeliest_word_and_no_other(share):
+    logp = (2 * torch.randn(5, 11, generator=torch.Generator().manual_seed(7))).log_softmax(-1)
+    kept = Nucleus(share)(logp, None, None).isfinite()
+    assert kept.gather(1, logp.argmax(-1, keepdim=True)).all() and kept.sum(-1).tolist() == [1] * 5
+
+
+def test_min_p_of_a_share_below_single_precision_forbids_what_is_less_likely_still():
+    logp = torch.tensor([[0.0, -105.0, -107.0]])
+    assert MinP(1e-46)(logp, None, None).isfinite().tolist() == [[True, True, False]]         # log 1e-46 is -105.9
+
+
+@pytest.mark.parametrize("rule", [Nucleus(0.9), Nucleus(1.0), MinP(0.1), RepetitionPenalty(1.2)])
+def test_logits_that_are_not_numbers_are_told_whatever_the_rule(rule):
+    model = small()
+    torch.nn.init.constant_(model.stack.layers[1].feed_forward.contract.bias, math.nan)
+    for search in (greedy_search, sample, lambda *given, **named: beam_search(*given[:2], 3, *given[2:], **named)):
+        with pytest.raises(ValueError, match="NaN"):
+            search(model, text(8).view(2, 4), 5, adjust=rule)
+    with pytest.raises(ValueError, match="NaN"):
+        sample(model, text(8).view(2, 4), 5, keep=lambda logp: rule(logp, text(8).view(2, 4), None))

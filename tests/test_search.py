@@ -200,7 +200,7 @@ def test_candidates_are_the_best_of_all_sums(n, W, V, seed, wanted, short, last,
     draw = torch.Generator().manual_seed(seed)
     logits, scores = 2 * torch.randn(n * W, V, generator=draw), -5 * torch.rand(n, W, generator=draw)
     logits[:, -3:] += last                                  # words that are in no group may win
-    model = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2)
+    model = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2, start=None, step=None)
     request = Request(model, sources(n), 9, min_len=4, adjust=(lambda logp, words, sentence: logp) if ruled else None)
     beam = replace(search_module._first_beam(request, wanted - 1 or 1), scores=scores, words=torch.full((n, W, 2), 3))
     found = search_module._rank(request, beam, logits, t=3 if short else 4)
@@ -595,3 +595,78 @@ def test_a_broken_model_is_reported():
                    lambda: greedy_search(model, sources(3), 4), lambda: sample(model, sources(3), 4)):
         with pytest.raises(ValueError, match="NaN"):
             search()
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-35, 1e-45, 5e-324])
+def test_the_coldest_draw_is_the_greedy_one(temperature):
+    for seed in range(5):
+        model = Tables(6, 7, 5, seed, ids=(3, 4, 6))         # the words that may not be written are not the first ones
+        drawn = sample(model, sources(6), 5, temperature, generator=torch.Generator().manual_seed(seed), min_len=3)
+        assert drawn.tokens.tolist() == greedy_search(model, sources(6), 5, min_len=3).tokens.tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e39, 1e300])
+def test_the_hottest_draw_writes_every_word_that_is_allowed_and_no_other(temperature):
+    model = Tables(1, 7, 2, seed=3)
+    drawn = sample(model, sources(1).repeat(200, 1), 2, temperature, adjust=ForbiddenWords([5]),
+                   generator=torch.Generator().manual_seed(1), min_len=2)
+    assert set(drawn.tokens[:, 0].tolist()) == {3, 4, 6}
+
+
+@pytest.mark.parametrize("wrong,says", [
+    (lambda logp, *rest: logp[:1], r"adjust must return log p of shape \(\d+, 7\), not \(1, 7\)"),
+    (lambda logp, *rest: logp[:, :-1], r"adjust .*, not \(\d+, 6\)"), (lambda logp, *rest: None, "adjust .*, not NoneType"),
+    (lambda logp, *rest: logp > -3, r"adjust .*, not \(\d+, 7\) of torch.bool")])
+def test_a_rule_that_returns_something_else(wrong, says):
+    from transformer_course.search.exact import astar_search
+    for search in (*searches.values(), sample, astar_search):
+        with pytest.raises(ValueError, match=says) as error:
+            search(Tables(3, 7, 4, seed=6), sources(3), 4, adjust=wrong)
+        assert "\n" not in str(error.value)
+
+
+class Forgetful(Tables):
+    "Its state is a tuple."
+
+    def start(self, src):
+        return (src[:, 0],)
+
+
+class Flat(Tables):
+    "Its step returns what a forward would: (N, 1, V)."
+
+    def step(self, state, token):
+        logits, state = super().step(state, token)
+        return logits[:, None], state
+
+
+class Narrow(Tables):
+    "It knows fewer words than its special ids need."
+
+    def step(self, state, token):
+        logits, state = super().step(state, token)
+        return logits[:, :2], state
+
+
+@pytest.mark.parametrize("model,says", [
+    (Forgetful(2, 6, 3, 1), "the state that Forgetful.start returns, a tuple, has no select"),
+    (Flat(2, 6, 3, 1), r"Flat.step must return logits \(N, V\) .*, not \(2, 1, 6\)"),
+    (Narrow(2, 6, 3, 1), r"Narrow.step must return logits \(N, V\) with V above its special ids, .* not \(2, 2\)"),
+    (torch.nn.Linear(2, 3).eval(), "Linear has no pad_id, bos_id, eos_id, start, step"), (None, "NoneType has no pad_id")])
+def test_models_that_keep_no_protocol_are_told_in_one_line(model, says):
+    from transformer_course.search.exact import astar_search
+    for search in (*searches.values(), sample, astar_search):
+        with pytest.raises(ValueError, match=says) as error:
+            search(model, sources(2), 3)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("search,options,says", [
+    (beam_search, dict(beam_size=2.0), "beam_size=2.0"), (beam_search, dict(beam_size=None), "beam_size=None"),
+    (sample, dict(top_k=2.5), "top_k=2.5"), (sample, dict(temperature="hot"), "temperature='hot'"),
+    (sample, dict(temperature=math.nan), "temperature=nan"), (greedy_search, dict(max_len="3"), "max_len"),
+    (greedy_search, dict(max_len=None), "max_len"), (greedy_search, dict(min_len=None), "min_len=None")])
+def test_numbers_that_are_none(search, options, says):
+    options = {"max_len": 3, **({"beam_size": 2} if search is beam_search else {}), **options}
+    with pytest.raises(ValueError, match=says):
+        search(Tables(2, 5, 3, seed=8), sources(2), **options)

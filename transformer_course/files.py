@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHECKSUMS', 'NEW', 'sync_folder', 'write_atomically', 'write_folder', 'write_files', 'read_files', 'read_json',
-           'first_line', 'expect', 'FolderLock']
+           'warn', 'first_line', 'expect', 'FolderLock']
 
 # %% ../nbs/library/hall/06a_files.ipynb #cell-4
 import hashlib
@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -117,7 +118,8 @@ def _move_up(folder: Path) -> None:
 def read_files(folder: str | Path) -> dict[str, bytes]:
     """Read the set that `write_files` or `write_folder` wrote.
 
-    Raises FileNotFoundError if the folder or a file is missing, ValueError if one was altered or cut short.
+    Raises FileNotFoundError if the folder or a file is missing. Raises ValueError if a file was altered or cut
+    short, if it is a device or a pipe, and if the checksums name a file outside the folder.
     """
     folder = Path(folder)
     for attempt in range(10):
@@ -142,13 +144,21 @@ def _state(folder: Path) -> list[tuple[int, int] | None]:
 
 
 def _content(*paths: Path) -> bytes | None:
-    "The content of the first of these files that exists."
+    "The content of the first of these files that exists. ValueError for a device, a pipe or a folder."
     for path in paths:
         try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise ValueError(f"{path} is not a regular file, and is not read")
             return path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             pass
     return None
+
+
+def _check_name(note: Path, name: str) -> None:
+    "Raise ValueError unless the name is that of a file in the folder itself."
+    if name in ("", "..") or "\0" in name or Path(name).name != name:
+        raise ValueError(f"{note} is damaged: {name!r} is not the name of a file beside it")
 
 
 def _read_set(folder: Path) -> dict[str, bytes]:
@@ -160,6 +170,7 @@ def _read_set(folder: Path) -> dict[str, bytes]:
     places = (folder,) if new is None else (folder / NEW, folder)      # a file in neither has just moved up
     files = {}
     for name, digest in read_json(folder / CHECKSUMS, old if new is None else new).items():
+        _check_name(folder / CHECKSUMS, name)
         content = _content(*(place / name for place in places))
         if content is None:
             raise FileNotFoundError(f"{folder / name} is missing")
@@ -182,6 +193,15 @@ def read_json(
     if not isinstance(value, dict):
         raise ValueError(f"{file} is damaged: it must hold an object, not a {type(value).__name__}")
     return value
+
+
+def warn(text: str) -> None:
+    """A line on standard error, if there is one; `print` would take standard output in its place."""
+    try:
+        if sys.stderr is not None:
+            print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):                    # a terminal that is gone, a stream that was closed
+        pass
 
 
 def first_line(problem: BaseException) -> str:
@@ -207,7 +227,8 @@ def expect(
 class FolderLock:
     """Inside the block, this process alone holds the folder; the folder is made if it does not exist.
 
-    Raises ValueError, which names the other process, if one holds it.
+    Raises ValueError, which names the other process, if one holds it, and if the lock file is a link: writing
+    into it would destroy what it points to.
     """
 
     def __init__(self, folder: str | Path, name: str = "run.lock"):
@@ -217,7 +238,7 @@ class FolderLock:
         self.made = not self.path.parent.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            self.file = open(self.path, "a+b", buffering=0)
+            self.file = self._opened()
             if not _alone(self.file):
                 self._refuse()
             if self._still_there():
@@ -240,6 +261,16 @@ class FolderLock:
         self.file.close()
         if self.made and not any(self.path.parent.iterdir()):
             self.path.parent.rmdir()
+
+    def _opened(self):
+        "The lock file, made if need be; a link is not followed."
+        try:
+            return open(self.path, "a+b", buffering=0, opener=lambda path, flags: os.open(
+                path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666))
+        except OSError:
+            if self.path.is_symlink():
+                raise ValueError(f"{self.path} is a link: remove it, or choose another folder") from None
+            raise
 
     def _still_there(self) -> bool:
         "Is the file that this process has locked the one at the path?"
@@ -273,6 +304,5 @@ def _alone(file) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     except OSError as problem:                       # a disk of a network that lends no files
-        print(f"warning: {file.name} cannot be locked ({problem.strerror}): "
-              "start no other run in its folder", file=sys.stderr)
+        warn(f"warning: {file.name} cannot be locked ({problem.strerror}): start no other run in its folder")
     return True

@@ -9,13 +9,14 @@ __all__ = ['PACKAGES', 'data_list', 'data_fetch', 'data_verify', 'doctor']
 import os
 import platform
 import shutil
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .lines import print_table
+from .lines import one_line, print_table
 
 # %% ../../nbs/library/cli/91b_cli_data.ipynb #cell-6
 def data_list() -> None:
@@ -74,18 +75,36 @@ def _devices() -> list[tuple[str, str]]:
     return rows + ([("mps", "Apple GPU")] if torch.backends.mps.is_available() else [])
 
 
-def _advice() -> list[str]:
+def _advice() -> Iterator[str]:
     "What the user could do next."
-    import torch
     from transformer_course.data.availability import available
-    advice = [f"`transformer-course data fetch {a.name}` downloads {a.megabytes:.1f} MB ({a.licence})"
-              for a in available() if a.where in ("to be downloaded", "partly here")]
+    for a in available():
+        if a.where in ("to be downloaded", "partly here"):
+            yield f"`transformer-course data fetch {a.name}` downloads {a.megabytes:.1f} MB ({a.licence})"
+
+
+def _about_gpus() -> Iterator[str]:
+    "Advice on PyTorch's build."
+    import torch
     if torch.version.cuda and not torch.cuda.is_available():
-        advice.append("PyTorch was built for CUDA but sees no GPU: "
-                      "its CPU build is smaller and does the same here")
+        yield "PyTorch was built for CUDA but sees no GPU: its CPU build is smaller and does the same here"
+
+
+def _about_folders() -> Iterator[str]:
+    "Advice on folders that cannot be used, or are nearly full."
+    from transformer_course.data.downloads import cache_folder, check_cache, data_folder
+    data_folder()                                              # complains of one that is none
     if shutil.disk_usage(Path.home()).free < 2**30:
-        advice.append(f"less than 1 GiB is free in {Path.home()}: downloads and checkpoints may fail")
-    return advice
+        yield f"less than 1 GiB is free in {Path.home()}: downloads and checkpoints may fail"
+    check_cache(cache_folder())
+
+
+def _reported(part: Callable[[], Iterator]) -> Iterator:
+    "A part of the report; where it fails, the reason."
+    try:
+        yield from part()
+    except Exception as problem:      # of any kind: what is wrong here is what the user wants to know
+        yield one_line(problem)
 
 # %% ../../nbs/library/cli/91b_cli_data.ipynb #cell-9
 def doctor() -> None:
@@ -95,9 +114,11 @@ def doctor() -> None:
     versions = [("python", platform.python_version())] + [
         (name, _installed(name)) for name in ("transformer-course", *PACKAGES)]
     print_table("Versions", ("package", "version"), versions)
-    print_table("Devices", ("device", "what"), _devices())
+    devices = [row if isinstance(row, tuple) else ("none", row) for row in _reported(_devices)]
+    print_table("Devices", ("device", "what"), devices)
     print_table("Data", ("data set", "where"), [(a.name, a.where) for a in available()])
     print(f"data folder (TRANSFORMER_COURSE_DATA): {os.environ.get('TRANSFORMER_COURSE_DATA', 'not set')}")
     print(f"download cache: {cache_folder()}")
-    for line in _advice():
-        print(f"- {line}")
+    for part in (_advice, _about_gpus, _about_folders):
+        for line in _reported(part):
+            print(f"- {line}")

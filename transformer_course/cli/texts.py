@@ -31,11 +31,11 @@ def _rows(translator, texts: Sequence[str | ValueError], names: Sequence[str],
 
 
 def _answers(translator, rows: Sequence[list[int] | ValueError], names: Sequence[str],
-             options: dict) -> list[list[str] | ValueError]:
-    "For each row its translations, or why there are none."
-    good, count = [row for row in rows if isinstance(row, list)], options.get("num_return_sequences", 1)
+             options) -> list[list[str] | ValueError]:
+    "For each row its translations by these `SearchOptions`, or why there are none."
+    good, count = [row for row in rows if isinstance(row, list)], options.num_return_sequences
     try:
-        texts = translator.translate_rows(good, **options)
+        texts = translator.translate_rows(good, options)
     except (ValueError, RuntimeError) as problem:
         if len(rows) == 1:
             return [ValueError(f"{names[0]}: {problem}")]
@@ -86,11 +86,9 @@ def translate(
     """Translate sentences, one line each; exit code 1 if one could not be, and an empty line in its place."""
     from transformer_course.pipelines.searching import SearchOptions
     from transformer_course.pipelines.translator import Translator
-    options = {"beam_size": beam_size, "length_penalty": length_penalty, "precision": precision,
-               "num_return_sequences": num_return_sequences, "do_sample": do_sample, "seed": seed,
-               "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-               "repetition_penalty": repetition_penalty}
-    SearchOptions(**options)                            # complain now, not once for each line
+    options = SearchOptions(                            # complains now, not once for each line
+        beam_size, length_penalty, num_return_sequences, do_sample, temperature, top_k, top_p, min_p,
+        repetition_penalty, seed, precision=precision)
     translator = Translator.from_pretrained(folder, device=device_named(device))
     interactive = sys.stdin.isatty() and not sentences
     texts, what = (iter(sentences), "sentence") if sentences else (decoded(sys.stdin.buffer), "line")

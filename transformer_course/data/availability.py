@@ -23,16 +23,19 @@ class Availability:
     what: str
     licence: str
     megabytes: float        # to download; 0 for shipped data
-    where: str              # "shipped", "in FOLDER", "cached", "partly here", "to be downloaded"
+    where: str              # "shipped", "in FOLDER", "cached", "partly here", "to be downloaded", "unknown"
 
 
 def _where(data_set: DataSet, folder) -> str:
-    """In words, where the files of a data set are."""
+    """In words, where the files of a data set are; "unknown" if a folder cannot be looked into."""
     if not data_set.files:
         return "shipped"
-    folder = data_folder(folder)
-    in_folder = [folder is not None and (folder / f).exists() for f in data_set.files]
-    found = [locate(f, folder) is not None for f in data_set.files]
+    try:
+        folder = data_folder(folder)
+        in_folder = [folder is not None and (folder / f).exists() for f in data_set.files]
+        found = [locate(f, folder) is not None for f in data_set.files]
+    except (DataError, OSError):
+        return "unknown"
     if all(in_folder):
         return f"in {folder}"
     return "cached" if all(found) else "partly here" if any(found) else "to be downloaded"

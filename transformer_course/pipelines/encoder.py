@@ -212,7 +212,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         """
         return train(cls, prepare_texts, _score, *planned(
             ENCODER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder=folder, resume=resume, progress=progress))
+            folder, resume, progress))
 
     @torch.no_grad()
     def encode(

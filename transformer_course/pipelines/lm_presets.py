@@ -7,10 +7,10 @@ __all__ = ['LANGUAGE_MODELS', 'TEXT_PRESETS', 'RecurrentLM', 'text_batches', 'tr
 
 # %% ../../nbs/library/pipelines/31a_lm_presets.ipynb #cell-4
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 
+from ..data.text import BOS, EOS, PAD
 from ..models.language_models import RNNLanguageModel, State
 from ..models.segments import SegmentBatches
 from ..models.transformer_lm import TransformerLM, check_prompts
@@ -29,11 +29,19 @@ class RecurrentLM(nn.Module):
 
     def __init__(
         self,
-        words: int,       # V
-        **options: Any,   # of `RNNLanguageModel`: d_model, d_hidden, n_layers, cell, dropout, special ids
+        words: int,             # V
+        d_model: int = 64,      # D, of the embeddings
+        d_hidden: int = 128,    # H, of the notes
+        n_layers: int = 1,
+        cell: str = "gru",      # or "lstm", "rnn"
+        dropout: float = 0.1,   # on embeddings, between layers, before the output
+        pad_id: int = PAD,
+        bos_id: int = BOS,
+        eos_id: int = EOS,
     ):
         super().__init__()
-        self.inner = RNNLanguageModel(words, **options)
+        self.inner = RNNLanguageModel(words, d_model, d_hidden, n_layers, cell, dropout, pad_id, bos_id,
+                                      eos_id)
         self.pad_id, self.bos_id, self.eos_id = self.inner.pad_id, self.inner.bos_id, self.inner.eos_id
 
     def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, V)

@@ -22,8 +22,11 @@ DOORS = {"Translator": Translator, "Writer": Writer, "Encoder": Encoder}
 def load(
     path: str | Path,                       # a folder, or a name on the Hugging Face Hub
     device: torch.device | str = "cpu",
-    **hub_options,                          # revision, token, cache_dir, … of `snapshot_download`
+    *,
+    revision: str | None = None,             # on the Hub: a branch, a tag or a commit
+    token: str | bool | None = None,         # for a private model; None: of your login
+    cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
 ) -> Translator | Writer | Encoder:
     """The thing in a folder. Raises FileNotFoundError and ValueError as `load_model`."""
-    model, tokenizer, config = load_model(path, **hub_options)
+    model, tokenizer, config = load_model(path, revision=revision, token=token, cache_dir=cache_dir)
     return DOORS[kind_in(config).door](model.to(device), tokenizer, config)

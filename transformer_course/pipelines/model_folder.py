@@ -229,7 +229,10 @@ def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Te
 def load_model(
     path: str | Path,            # a folder, or a name on the Hugging Face Hub
     kind: Kind | None = None,    # that is expected; None: any
-    **hub_options,               # revision, token, cache_dir, … of `snapshot_download`
+    *,
+    revision: str | None = None,             # on the Hub: a branch, a tag or a commit
+    token: str | bool | None = None,         # for a private model; None: of your login
+    cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
 ) -> tuple[nn.Module, Tokenizer | GivenTokenizer, dict]:   # model, tokenizer, configuration
     """Load what `save_model` wrote, or a published GPT-2, BERT, T5, MarianMT or Pegasus.
 
@@ -237,7 +240,7 @@ def load_model(
     file's name, if one was altered, makes no sense, or does not fit the others, and for a model of another
     kind than the one that is expected.
     """
-    folder = model_folder(path, **hub_options)
+    folder = model_folder(path, revision=revision, token=token, cache_dir=cache_dir)
     shown = Path(path)
     said = _model_type(folder / "config.json")
     return _ours(folder, shown, kind) if said is None else _theirs(folder, shown, kind, said)

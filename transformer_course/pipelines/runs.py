@@ -146,7 +146,9 @@ def planned(
     budget: Budget,
     device: str,
     precision: str,
-    **options,               # of `Run`: folder, resume, progress
+    folder: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
 ) -> tuple[Job, Corpus, Run]:
     """What a training is about to do. Raises ValueError for an unknown name."""
     known(kind.name, model, kind.models)
@@ -154,7 +156,7 @@ def planned(
     corpus = load(data, pair) if isinstance(data, str) else data
     direction = f"{corpus.source_language}-{corpus.target_language}" if corpus.kind == "pairs" else ""
     job = Job(corpus.name, direction, model, preset, seed)
-    return job, corpus, Run(budget, settings_for(job, device, precision), **options)
+    return job, corpus, Run(budget, settings_for(job, device, precision), folder, resume, progress)
 
 
 def train(

@@ -72,7 +72,13 @@ def compare(
     preset: str = "micro",
     split: str = "test",
     beam_size: int = 5,
-    **training,              # the budget of each, steps or minutes; seed, device …: see `Translator.train`
+    *,
+    steps: int | None = None,         # the budget of each model: either steps
+    minutes: float | None = None,     # or minutes of training
+    seed: int = 1,
+    device: str = "auto",             # "cpu", "cuda", "mps"
+    precision: str = "auto",          # see `training.Settings`
+    progress: bool = True,            # show a bar
 ) -> tuple[list[Row], dict[str, Translator]]:
     """Train each model on the same data with the same budget, and score all on one split.
 
@@ -87,7 +93,9 @@ def compare(
         if model in ALIGNERS:
             rows.append(row_of_aligner(model, corpus, split))
             continue
-        translators[model] = Translator.train(corpus, model=model, preset=preset, **training)
+        translators[model] = Translator.train(
+            corpus, model=model, preset=preset, steps=steps, minutes=minutes, seed=seed, device=device,
+            precision=precision, progress=progress)
         rows.append(row_of_translator(translators[model], pairs, split, beam_size))
     return rows, translators
 

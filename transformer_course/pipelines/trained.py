@@ -7,6 +7,7 @@ __all__ = ['Trained']
 
 # %% ../../nbs/library/pipelines/32f_trained.ipynb #cell-4
 from pathlib import Path
+from typing import Self
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -41,23 +42,42 @@ class Trained(ModelHubMixin):
         "Where the model is."
         return next(self.model.parameters()).device
 
-    def to(self, device: torch.device | str) -> "Trained":
+    def to(self, device: torch.device | str) -> Self:
         "Move the model; returns this object."
         self.model.to(device)
         return self
 
-    def save_pretrained(self, folder: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None,
-                        **hub_options):
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        config: dict | None = None,              # the mixin passes these two; the folder's are made anew
+        model_card_kwargs: dict | None = None,
+        push_to_hub: bool = False,               # upload it, too
+        repo_id: str | None = None,              # under this name; None: the folder's
+        commit_message: str = "Push model",
+        private: bool | None = None,             # hide a new model; None: as your account does
+        token: str | None = None,                # None: of your login
+    ) -> str | None:                             # where it is on the Hub, if it was uploaded
         """Write all of it into a folder. Not the mixin's way, which deletes the old config.json first."""
         save_model(folder, self.model, self.tokenizer, self.config)
-        return self.push_to_hub(repo_id or Path(folder).name, **hub_options) if push_to_hub else None
+        return self.push_to_hub(repo_id or Path(folder).name, commit_message=commit_message, private=private,
+                                token=token) if push_to_hub else None
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu",
-                        **hub_options) -> "Trained":
+    def from_pretrained(
+        cls,
+        path: str | Path,                        # a folder, or a name on the Hugging Face Hub
+        device: torch.device | str = "cpu",
+        *,
+        revision: str | None = None,             # on the Hub: a branch, a tag or a commit
+        token: str | bool | None = None,         # for a private model; None: of your login
+        cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
+    ) -> Self:
         """Load a folder, or a name on the Hugging Face Hub: ours, or a published model of the same kind.
 
         Raises FileNotFoundError and ValueError as `load_model`.
         """
-        model, tokenizer, config = load_model(path, cls.kind, **hub_options)
+        model, tokenizer, config = load_model(path, cls.kind, revision=revision, token=token,
+                                              cache_dir=cache_dir)
         return cls(model.to(device), tokenizer, config)

@@ -64,22 +64,34 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         """
         return train(cls, prepare_pairs, _score, *planned(
             TRANSLATOR, data, pair, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder=folder, resume=resume, progress=progress))
+            folder, resume, progress))
 
     def translate(
         self,
         sentences: Sequence[str],
-        beam_size: int = 5,           # 1: greedy
-        prefix: str | None = None,    # stands before each sentence (T5); None: the configuration's, if any
-        **options,     # length_penalty, num_return_sequences, do_sample, top_k …: see `SearchOptions`
+        beam_size: int = 5,               # hypotheses kept; 1: greedy
+        prefix: str | None = None,        # before each sentence (T5); None: the configuration's, if any
+        *,
+        length_penalty: float = 1.0,      # score = log p / length^penalty
+        num_return_sequences: int = 1,    # texts for each input, of a beam the best first
+        do_sample: bool = False,          # draw each token, in place of a beam
+        temperature: float = 1.0,         # of the draws; 0: always the likeliest
+        top_k: int | None = None,         # draw among the k likeliest only
+        top_p: float | None = None,       # draw among the likeliest that hold this share
+        min_p: float | None = None,       # draw among those with this share of the likeliest
+        repetition_penalty: float = 1.0,  # above 1: what was written becomes less likely
+        seed: int = 1,                    # of the draws
+        batch_tokens: int = 2048,         # cells of a batch of inputs
+        precision: str = "highest",       # of products; "medium": quicker where there are units for it
     ) -> list[str]:
-        """Translate sentences, in their order; each as if it were alone.
+        """Translate sentences, in their order; each as if it were alone. The options are `SearchOptions`.
 
         Raises ValueError, before any is translated, for options that make no sense, and for a sentence
         that is empty, not valid Unicode or too long; it is named by its number.
         """
         prefix = self.config.get("prefix", "") if prefix is None else prefix
-        wanted = SearchOptions(beam_size, **options)
+        wanted = SearchOptions(beam_size, length_penalty, num_return_sequences, do_sample, temperature, top_k,
+                               top_p, min_p, repetition_penalty, seed, batch_tokens, precision)
         return translate(self.model, self.tokenizer, sentences, wanted, prefix, self._decoder)
 
     def source_row(self, sentence: str, name: str = "the sentence") -> list[int]:
@@ -93,10 +105,10 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         prefix = self.config.get("prefix", "") if prefix is None else prefix
         return rows_or_reasons(self.model, self.tokenizer, sentences, names, prefix)
 
-    def translate_rows(self, rows: Sequence[list[int]], beam_size: int = 5, **options) -> list[str]:
-        """Translate what `rows_or_reasons` gave; options as for `translate`."""
-        return translate_rows(self.model, self.tokenizer, rows, SearchOptions(beam_size, **options),
-                              self._decoder)
+    def translate_rows(self, rows: Sequence[list[int]],
+                       options: SearchOptions = SearchOptions()) -> list[str]:
+        """Translate what `rows_or_reasons` gave."""
+        return translate_rows(self.model, self.tokenizer, rows, options, self._decoder)
 
     def attention(self, pairs: Sequence[Pair], layer: int | None = None,
                   head: int | None = None) -> list[Tensor]:
@@ -114,24 +126,43 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         before = len(self.config.get("prefix", "").split())
         return [{(i - before, j) for i, j in links if i >= before} for links in found]
 
-    def evaluate(self, pairs: Sequence[Pair], split: str = "", beam_size: int = 5,
-                 **options) -> TranslationScore:
+    def evaluate(
+        self,
+        pairs: Sequence[Pair],
+        split: str = "",                  # its name, for the record
+        beam_size: int = 5,               # these as for `translate`
+        prefix: str | None = None,
+        *,
+        length_penalty: float = 1.0,
+        batch_tokens: int = 2048,
+        precision: str = "highest",
+    ) -> TranslationScore:
         """Translate and compare with the targets; AER where links are known.
 
         Raises ValueError without pairs.
         """
-        hypotheses = self.translate([pair.source for pair in pairs], beam_size, **options)
+        hypotheses = self.translate([pair.source for pair in pairs], beam_size, prefix, precision=precision,
+                                    length_penalty=length_penalty, batch_tokens=batch_tokens)
         linked = attends(self.model) and all(pair.links for pair in pairs)
         return evaluate(hypotheses, pairs, split, beam_size, self.links(pairs) if linked else None)
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, device: torch.device | str = "cpu", prefix: str | None = None,
-                        **hub_options) -> "Translator":
+    def from_pretrained(
+        cls,
+        path: str | Path,                        # a folder, or a name on the Hugging Face Hub
+        device: torch.device | str = "cpu",
+        prefix: str | None = None,               # of a T5's task, before each sentence
+        *,
+        revision: str | None = None,             # on the Hub: a branch, a tag or a commit
+        token: str | bool | None = None,         # for a private model; None: of your login
+        cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
+    ) -> "Translator":
         """Load a folder, or a name on the Hugging Face Hub: ours, or a published MarianMT, Pegasus or T5.
 
         A T5 takes the prefix of its task. Raises FileNotFoundError and ValueError as `load_model`.
         """
-        translator = super().from_pretrained(path, device, **hub_options)
+        translator = super().from_pretrained(path, device, revision=revision, token=token,
+                                             cache_dir=cache_dir)
         if prefix is not None:
             translator.config["prefix"] = prefix
         return translator

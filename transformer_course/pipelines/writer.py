@@ -145,12 +145,28 @@ def _room(model: nn.Module, length: int, wanted: int) -> int:
 WINDOW = 512   # tokens that are read at a time to score a text, where no preset says how many
 
 
-def writing_options(max_new_tokens: int, beam_size: int = 1, do_sample: bool | None = None,
-                    **options) -> SearchOptions:
+def writing_options(
+    max_new_tokens: int,
+    beam_size: int = 1,
+    do_sample: bool | None = None,    # None: yes, unless there is a beam
+    *,
+    length_penalty: float = 1.0,      # score = log p / length^penalty
+    num_return_sequences: int = 1,    # texts for each input, of a beam the best first
+    temperature: float = 1.0,         # of the draws; 0: always the likeliest
+    top_k: int | None = None,         # draw among the k likeliest only
+    top_p: float | None = None,       # draw among the likeliest that hold this share
+    min_p: float | None = None,       # draw among those with this share of the likeliest
+    repetition_penalty: float = 1.0,  # above 1: what was written becomes less likely
+    seed: int = 1,                    # of the draws
+    batch_tokens: int = 2048,         # cells of a batch of inputs
+    precision: str = "highest",       # of products; "medium": quicker where there are units for it
+) -> SearchOptions:
     """The options of a search that writes. Raises ValueError for values that are not allowed."""
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number of at least 1")
-    return SearchOptions(beam_size, do_sample=beam_size == 1 if do_sample is None else do_sample, **options)
+    draws = beam_size == 1 if do_sample is None else do_sample
+    return SearchOptions(beam_size, length_penalty, num_return_sequences, draws, temperature, top_k, top_p,
+                         min_p, repetition_penalty, seed, batch_tokens, precision)
 
 
 class Writer(Trained, library_name="transformer-course", tags=["text-generation"]):
@@ -181,7 +197,7 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
         """
         return train(cls, prepare_text, _score, *planned(
             WRITER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder=folder, resume=resume, progress=progress))
+            folder, resume, progress))
 
     def _begin(self) -> list[int]:
         "What comes before each prompt: the end of the text before; a published tokenizer knows by itself."
@@ -190,11 +206,21 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
 
     def write(
         self,
-        prompts: Sequence[str],          # "": from the beginning of a text
-        max_new_tokens: int = 100,       # at most so many
-        beam_size: int = 1,              # more: search with a beam, and draw nothing
-        do_sample: bool | None = None,   # draw each token; None: yes, unless there is a beam
-        **options,    # temperature, top_k, top_p, min_p, repetition_penalty, seed …: see `SearchOptions`
+        prompts: Sequence[str],           # "": from the beginning of a text
+        max_new_tokens: int = 100,        # at most so many
+        beam_size: int = 1,               # more: search with a beam, and draw nothing
+        do_sample: bool | None = None,    # draw each token; None: yes, unless there is a beam
+        *,
+        length_penalty: float = 1.0,      # score = log p / length^penalty
+        num_return_sequences: int = 1,    # texts for each input, of a beam the best first
+        temperature: float = 1.0,         # of the draws; 0: always the likeliest
+        top_k: int | None = None,         # draw among the k likeliest only
+        top_p: float | None = None,       # draw among the likeliest that hold this share
+        min_p: float | None = None,       # draw among those with this share of the likeliest
+        repetition_penalty: float = 1.0,  # above 1: what was written becomes less likely
+        seed: int = 1,                    # of the draws
+        batch_tokens: int = 2048,         # cells of a batch of inputs
+        precision: str = "highest",       # of products; "medium": quicker where there are units for it
     ) -> list[str]:   # the prompts, each with what follows, up to its end; several of one prompt side by side
         """Write on from each prompt.
 
@@ -203,7 +229,11 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
         """
         if isinstance(prompts, str):
             raise ValueError("write takes a list of prompts, not one string: put it in [ ]")
-        wanted = writing_options(max_new_tokens, beam_size, do_sample, **options)
+        wanted = writing_options(
+            max_new_tokens, beam_size, do_sample, length_penalty=length_penalty,
+            num_return_sequences=num_return_sequences, temperature=temperature, top_k=top_k, top_p=top_p,
+            min_p=min_p, repetition_penalty=repetition_penalty, seed=seed, batch_tokens=batch_tokens,
+            precision=precision)
         begin, ids = self._begin(), self.tokenizer.encode_many(prompts)
         rows = [[*begin, *row] or [self.tokenizer.bos_id] for row in ids]
         found = write_on(self.model, rows, max_new_tokens, wanted)

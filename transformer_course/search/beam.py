@@ -53,12 +53,12 @@ def beam_search(
     With `adjust`, scores are sums of the adjusted log p, not normalised again, divided by the norm.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
-    if beam_size < 1:
-        raise ValueError(f"beam_size={beam_size} must be at least 1")
+    if not isinstance(beam_size, int) or beam_size < 1:
+        raise ValueError(f"beam_size={beam_size!r} must be a whole number of at least 1")
     request = Request(model, src, max_len, min_len, adjust)
     norm = norms(request.longest, length_penalty, normalisation, src.device)    # (T + 1,)
     beam, found = _first_beam(request, beam_size), _Found(request, beam_size)
-    state, token = model.start(src), request.first_words()
+    state, token = request.start(), request.first_words()
     for t in range(1, request.longest + 1):                                     # t: the word to be written
         logits, state = model.step(state, token)                                # (n W, V)
         candidates = _rank(request, beam, logits, t)
@@ -267,11 +267,11 @@ def sample(
     temperature and `keep` after it, as in Hugging Face's library.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
-    if not 0 < temperature < math.inf:
+    if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
         raise ValueError(
-            f"temperature={temperature} must be finite and above 0 (greedy_search is its limit at 0)")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k={top_k} must be at least 1, or None")
+            f"temperature={temperature!r} must be finite and above 0 (greedy_search is its limit at 0)")
+    if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
+        raise ValueError(f"top_k={top_k!r} must be a whole number of at least 1, or None")
     choose = partial(_draw, temperature=temperature, top_k=top_k, generator=generator, keep=keep)
     return _write(Request(model, src, max_len, min_len, adjust), choose)
 
@@ -281,9 +281,10 @@ def _draw(logp: Tensor, temperature: float, top_k: int | None, generator: torch.
     "Words (N,) drawn from log p (N, V)."
     if top_k is not None and top_k < logp.shape[1]:
         logp = logp.masked_fill(logp < logp.topk(top_k).values[:, -1:], -math.inf)
-    logp = logp / temperature
-    logp = logp if keep is None else keep(logp)
-    p = logp.clamp(min=-1e30).softmax(-1)                      # numbers, even where a rule allows nothing
+    below = logp - logp.amax(-1, keepdim=True).clamp(min=-1e30)      # first, so that no quotient overflows
+    below = below / min(max(temperature, 1e-30), 1e30)
+    below = below if keep is None else keep(below)
+    p = below.clamp(min=-1e30).softmax(-1)                     # numbers, even where a rule allows nothing
     check_numbers(p[:, 0])
     return torch.multinomial(p, 1, generator=generator)[:, 0]
 
@@ -293,7 +294,7 @@ def _write(request: Request, choose: Callable[[Tensor], Tensor]) -> Hypotheses:
     model, src, device = request.model, request.src, request.src.device
     tokens = torch.full((len(src), request.longest), model.pad_id, dtype=torch.long, device=device)   # (B, T)
     scores = torch.zeros(len(src), device=device)                                                     # (B,)
-    state, token = model.start(src), request.first_words()
+    state, token = request.start(), request.first_words()
     sentence = torch.arange(len(src), device=device)      # (N,) the row of src that each belongs to
     ended = torch.zeros(len(src), dtype=torch.bool, device=device)
     for t in range(1, request.longest + 1):

@@ -251,7 +251,7 @@ def astar_search(
     heuristic = torch.zeros(1, request.longest + 1, 1) if heuristic is None else heuristic
     problem = _Problem(request, request.first_words(), heuristic.to(src.device).expand(len(src), -1, -1))
     guess = beam_search(model, src, width, max_len, min_len, length_penalty=0.0, adjust=adjust)
-    frontiers = _frontiers(guess, model.start(src), model)
+    frontiers = _frontiers(guess, request.start(), model)
     while nodes := [node for f in frontiers for node in f.pop(min(width, max_nodes - f.expanded))]:
         for group, state in _together(nodes, src.device):
             _expand(problem, group, state, frontiers)

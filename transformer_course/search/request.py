@@ -8,11 +8,12 @@ __all__ = ['Adjust', 'Request', 'check_numbers', 'time_to_look']
 # %% ../../nbs/library/search/12b_request.ipynb #cell-4
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..protocols import Searchable
+from ..protocols import DecodingState, Searchable
 
 # B sentences in src (B, S); N rows of a step; V vocabulary; t words written so far
 
@@ -27,8 +28,8 @@ Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Request:
     """What a search is asked for, checked before any work is done.
 
-    Raises ValueError for a model in training mode, for a source that is not (B, S) token ids with B, S >= 1,
-    and for lengths that cannot be met.
+    Raises ValueError for a model in training mode or without a part of the protocol, for a source that is
+    not (B, S) token ids with B, S >= 1, and for lengths that cannot be met.
     """
 
     def __init__(
@@ -40,13 +41,23 @@ class Request:
         adjust: Adjust | None = None,   # changes log p at every step
     ):
         _check_source(model, src)
-        self.model, self.src, self.min_len, self.adjust = model, src, min_len, adjust
+        self.model, self.src, self.min_len = model, src, min_len
+        self.adjust = None if adjust is None else partial(_adjusted, adjust)
         self.limits = _limits(max_len, min_len, src)         # (B,) the longest sentence for each source
         self.last_places = set(self.limits.tolist())         # positions at which some sentence is full
         self.longest = max(self.last_places)
         never = sorted({model.pad_id, model.bos_id} - {model.eos_id})          # some models begin with EOS
+        self._largest = max([*never, model.eos_id])
         self._never = torch.tensor(never, dtype=torch.long, device=src.device)
         self._never_or_end = torch.tensor([*never, model.eos_id], dtype=torch.long, device=src.device)
+
+    def start(self) -> DecodingState:
+        "The model's state before the first word. Raises ValueError for one that cannot be selected from."
+        state = self.model.start(self.src)
+        if not hasattr(state, "select"):
+            raise ValueError(f"search: the state that {type(self.model).__name__}.start returns, "
+                             f"a {type(state).__name__}, has no select(rows)")
+        return state
 
     def first_words(self) -> Tensor:   # (B,)
         "What each row reads first: `model.first(src)` if there is one (the last word of a prompt), else BOS."
@@ -55,7 +66,13 @@ class Request:
         return torch.full((len(self.src),), self.model.bos_id, dtype=torch.long, device=self.src.device)
 
     def log_probs(self, logits: Tensor, may_end: bool) -> Tensor:   # (N, V) -> (N, V)
-        "log p of each next word under the model; then -inf for what may not come, without normalising again."
+        """log p of each next word under the model; then -inf for what may not come, without normalising again.
+
+        Raises ValueError for logits of another shape.
+        """
+        if logits.dim() != 2 or logits.shape[1] <= self._largest:
+            raise ValueError(f"search: {type(self.model).__name__}.step must return logits (N, V) with V above "
+                             f"its special ids, the largest being {self._largest}, not {tuple(logits.shape)}")
         banned = self._never if may_end else self._never_or_end
         return logits.float().log_softmax(-1).index_fill_(1, banned, -math.inf)
 
@@ -63,8 +80,21 @@ class Request:
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
+def _adjusted(adjust: Adjust, logp: Tensor, words: Tensor, sentence: Tensor) -> Tensor:   # (N, V) -> (N, V)
+    "What the rule makes of log p. Raises ValueError if it is no log p of the same words."
+    shape = logp.shape
+    found = adjust(logp, words, sentence)
+    if not isinstance(found, Tensor) or found.shape != shape or not found.is_floating_point():
+        got = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"adjust must return log p of shape {tuple(shape)}, not {got}")
+    return found
+
+
 def _check_source(model: Searchable, src: Tensor) -> None:
-    "Raise ValueError if the model is in training mode or src is not a non-empty (B, S) tensor of ids."
+    "Raise ValueError if the model cannot be searched now, or src is not a non-empty (B, S) tensor of ids."
+    needed = ("pad_id", "bos_id", "eos_id", "start", "step")
+    if missing := [name for name in needed if not hasattr(model, name)]:
+        raise ValueError(f"search: a {type(model).__name__} has no {', '.join(missing)}: it cannot be searched")
     if getattr(model, "training", False):
         raise ValueError("search needs a model in evaluation mode: call model.eval()")
     if not isinstance(src, Tensor) or src.dtype not in _INTEGERS or src.dim() != 2 or 0 in src.shape:
@@ -74,6 +104,8 @@ def _check_source(model: Searchable, src: Tensor) -> None:
 
 def _limits(max_len: int | Tensor, min_len: int, src: Tensor) -> Tensor:   # (B,)
     "The maximum length of each sentence; ValueError if max_len or min_len cannot be met."
+    if not isinstance(max_len, (int, float, Tensor)):
+        raise ValueError(f"max_len={max_len!r} must be a whole number, or a tensor of {len(src)}")
     limits = torch.as_tensor(max_len, device=src.device)
     if limits.dtype not in _INTEGERS or limits.shape not in ((), (len(src),)):
         got = f"{tuple(limits.shape)} of {limits.dtype}"
@@ -81,7 +113,7 @@ def _limits(max_len: int | Tensor, min_len: int, src: Tensor) -> Tensor:   # (B,
     least = int(limits.min())
     if least < 1:
         raise ValueError(f"max_len={least} must be at least 1 (EOS counts)")
-    if not 0 <= min_len <= least or min_len % 1:
+    if not isinstance(min_len, (int, float)) or not 0 <= min_len <= least or min_len % 1:
         raise ValueError(f"min_len={min_len} must be a whole number between 0 and max_len={least}")
     return limits.long().expand(len(src))
 

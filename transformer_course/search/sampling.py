@@ -6,6 +6,7 @@
 __all__ = ['Nucleus', 'MinP', 'RepetitionPenalty']
 
 # %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-4
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,8 @@ class Nucleus:
     def __call__(self, logp: Tensor, *rest: Tensor) -> Tensor:   # (N, V) -> (N, V)
         likely = logp.sort(dim=-1, descending=True)
         p = likely.values.softmax(-1)
-        kept = p.cumsum(-1) - p < self.share                                        # the likeliest always
+        kept = p.cumsum(-1) - p < self.share
+        kept[:, 0] = True                             # the likeliest always, were the share 0 in single precision
         return logp.masked_fill(~torch.zeros_like(kept).scatter(-1, likely.indices, kept), -torch.inf)
 
 
@@ -46,7 +48,7 @@ class MinP:
             raise ValueError(f"MinP: share={self.share} must lie in (0, 1]")
 
     def __call__(self, logp: Tensor, *rest: Tensor) -> Tensor:   # (N, V) -> (N, V)
-        least = logp.amax(-1, keepdim=True) + torch.tensor(self.share).log()
+        least = logp.amax(-1, keepdim=True) + math.log(self.share)
         return logp.masked_fill(logp < least, -torch.inf)
 
 # %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-32
