@@ -228,7 +228,7 @@ def test_no_rule_by_position_answers_the_questions_about_a_passage():
 
     from transformer_course.data.story_tasks import PASSAGE_QUESTIONS, passage_tasks, passages
     rows = {split: [t for p in of if len(p.facts) == 2 for t in passage_tasks(p)] for split, of in passages(seed=3, train=600, test=300).items()}
-    asked = [question.split()[0] for question in PASSAGE_QUESTIONS.values()]
+    asked = [question.split()[0] for question, fact in PASSAGE_QUESTIONS]
     right = defaultdict(lambda: defaultdict(list))          # right[question][place] = of each task, whether the words there are the answer
     for task in (t for t in rows["train"] + rows["test"] if t.kind == "question"):
         question, words = task.source.split()[2], task.source.split(" ? ")[1].split()

@@ -54,15 +54,15 @@ def story_split(story: str) -> str:
     """Where the story's combination of name, place and thing belongs: "test", "valid" or "train"."""
     return _split_of(**facts_of(story))
 
-# %% ../../nbs/library/data/02l_story_tasks.ipynb #new
+# %% ../../nbs/library/data/02l_story_tasks.ipynb #cell-13
 TELLINGS = ("{name} went to the {place} and bought a {thing} .", "{name} bought a {thing} at the {place} .",
             "at the {place} {name} bought a {thing} .", "a {thing} was all that {name} found at the {place} .",
             "on {day} {name} was at the {place} and bought a {thing} .",
             "the {place} had a {thing} , and {name} bought it .")
 ASIDES = ("it rained all morning .", "the way was long .", "nobody was late .", "all the shops were full .")
 DAYS, LOOKS = ("monday", "friday", "sunday"), ("", "", "small ", "big ", "red ")
-PASSAGE_QUESTIONS = {"thing": "what did {name} buy ?", "place": "where was {name} ?",
-                     "name": "who was at the {place} ?"}
+PASSAGE_QUESTIONS = (("what did {name} buy ?", "thing"), ("where was {name} ?", "place"),
+                     ("who was at the {place} ?", "name"), ("which person bought the {thing} ?", "name"))
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def passages(
 
 
 def passage_tasks(passage: Passage) -> list[TextTask]:
-    """Three questions about each person, and a short version that names the people in the alphabet's order."""
+    """Four questions about each person, and a short version that names the people in the alphabet's order."""
     asked = [TextTask("question", f"question : {question.format(**facts)} {passage.text}", facts[fact])
-             for facts in passage.facts for fact, question in PASSAGE_QUESTIONS.items()]
+             for facts in passage.facts for question, fact in PASSAGE_QUESTIONS]
     short = " and ".join(f"{facts['name']} bought a {facts['thing']} at the {facts['place']}"
                          for facts in sorted(passage.facts, key=lambda facts: facts["name"]))
     return [*asked, TextTask("shorten", f"shorten : {passage.text}", short)]
