@@ -20,7 +20,7 @@ from torch import nn
 from ..data.batching import Example, PairBatches
 from ..data.corpora import Corpus, load
 from ..data.text import Tokenizer
-from ..files import FolderLock, expect, read_json, write_atomically
+from ..files import CHECKSUMS, FolderLock, expect, read_json, warn, write_atomically
 from .decoding import encode_pairs, positions_in
 from .kinds import Kind, kind_of
 from .presets import Preset, known
@@ -185,6 +185,8 @@ def train(
         spend(run, trainer)
         facts = facts_of(job, corpus, trainer.loop) | material.facts
         trained = thing(material.model, material.tokenizer, facts)
+        if written is not None:
+            trained.save_pretrained(written)         # before the scores, whose failure must not cost the model
         score(trained, corpus)
         if written is not None:
             trained.save_pretrained(written)
@@ -208,16 +210,26 @@ def trainer_for(job: Job, run: Run, material: Material) -> Trainer:
 def spend(run: Run, trainer: Trainer) -> None:
     """Train until the budget is spent; the model ends in evaluation mode.
 
-    Raises KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
+    Raises KeyboardInterrupt after Ctrl-C, when the checkpoint is written, and ValueError for a run to resume
+    that has lost its checkpoints.
     """
-    if run.resume:
-        trainer.load()
+    if run.resume and trainer.load() is None:
+        _begin_anew(Path(run.folder))
     try:
         if not trainer.run(run.budget.steps, run.budget.minutes, run.progress):
             raise KeyboardInterrupt("interrupted; the checkpoint is written" if run.folder else "interrupted")
     finally:
         trainer.model.eval()
     trainer.put_result()
+
+
+def _begin_anew(folder: Path) -> None:
+    "Allow a run to resume without a checkpoint only where none can have been lost."
+    checkpoints = folder / "checkpoints"
+    if (folder / CHECKSUMS).exists() or (checkpoints.is_dir() and not any(checkpoints.iterdir())):
+        raise ValueError(f"{folder} was trained, and its checkpoints are gone: there is nothing to resume, and "
+                         "a new training needs another folder")
+    warn(f"warning: no checkpoint was written in {folder}: the training begins anew")
 
 
 def record_of(loop: Loop) -> dict:

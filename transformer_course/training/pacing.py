@@ -7,6 +7,7 @@ __all__ = ['Budget', 'Clock', 'ProgressBar', 'Interrupts']
 
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-4
 import signal
+import sys
 import time
 from dataclasses import dataclass
 
@@ -57,10 +58,11 @@ class ProgressBar:
     """Shows how much of a budget is spent and how much time is left, as long as there is a terminal."""
 
     def __init__(self, spent: float = 0.0, visible: bool = True):
+        visible = visible and sys.stderr is not None
         form = "{percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}"
         try:
             self.bar = tqdm(total=1.0, initial=min(spent, 1.0), disable=not visible, bar_format=form)
-        except OSError:                      # no terminal to show it on
+        except (OSError, ValueError):        # no terminal to show it on
             self.bar = tqdm(disable=True)
 
     def __enter__(self) -> "ProgressBar":
@@ -81,7 +83,7 @@ class ProgressBar:
         "Show something, unless the terminal is gone."
         try:
             act()
-        except OSError:
+        except (OSError, ValueError):
             self.bar.disable = True
 
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-15
