@@ -106,19 +106,19 @@ def who_knows_when(words=("raam", "paathashaalaa", "gayaa")) -> Drawing:
 
 # %% ../../nbs/library/drawing/03d_diagrams_attention.ipynb #cell-15
 LOOK_UPS = {                           # kind: title, who asks, its colour
-    "additive": ("Additive attention: the decoder's state asks the annotations", "old state:\nraam is written",
-                 "target"),
+    "additive": ("Additive attention: the decoder's state asks the annotations",
+                 "old state:\nraam is written", "target"),
     "cross": ("Cross-attention: the decoder's word asks the source words", "vector of raam,\nin the decoder",
               "target"),
-    "self": ("Self-attention: a word asks the words of its own sentence", "vector of went,\nthe same sentence",
-             "source"),
+    "self": ("Self-attention: a word asks the words of its own sentence",
+             "vector of went,\nthe same sentence", "source"),
     "layer": ("Cross-attention in a layer, with its residual and its norm", "vector of raam,\nin the decoder",
               "target"),
 }
 
 
 def look_up(
-    kind: str = "additive",             # or "cross", "self", or "layer": cross-attention with residual and norm
+    kind: str = "additive",             # or "cross", "self", "layer": cross-attention with residual and norm
     words=("Ram", "went", "to", "school"),
     weights=(0.05, 0.10, 0.15, 0.70),   # one for each word; they sum to 1
 ) -> Drawing:
@@ -132,8 +132,8 @@ def look_up(
     title, asks, role = LOOK_UPS[kind]
     additive = kind == "additive"
     d = Drawing(800, 470 if kind == "layer" else 396, title)
-    notes(d, 8, {50: "words", 125: "annotations" if additive else "keys, values", 220: "scores", 285: "weights",
-                 365: "mixture"}, bold=True)
+    notes(d, 8, {50: "words", 125: "annotations" if additive else "keys, values", 220: "scores",
+                 285: "weights", 365: "mixture"}, bold=True)
     asker = box(d, 690, 50, asks, role, w=150, h=48)
     question = asker if additive else cells(d, 690, 135, vector(9), "query")
     xs = spread([96] * len(words), 110, 570)

@@ -163,10 +163,11 @@ def training_and_writing(
             y = d.height - 72 - 56 * t
             newest = box(d, left + wide / 2, y, read[t], "target", w=wide, h=28, size=9)
             for s in range(n):
-                colour, corner = tint("weight" if s <= t else "off", 1.5), (left + wide + 12 + field * s, y - 14)
+                colour = tint("weight" if s <= t else "off", 1.5)
+                corner = left + wide + 12 + field * s, y - 14
                 d.ax.add_patch(Rectangle(corner, field, 28, facecolor=colour, edgecolor="white", linewidth=2,
                                          zorder=4))
-            guess = box(d, left + wide + n * field + 44 + wide / 2, y, said[t], "target", w=wide, h=28, size=9)
+            guess = box(d, left + n * field + 44 + 1.5 * wide, y, said[t], "target", w=wide, h=28, size=9)
             arrow(d, (left + wide + 16 + n * field, y), guess)
             if left > 400 and t:
                 arrow(d, before.bottom, newest.top, "target", dashed=True,
