@@ -7,7 +7,7 @@ __all__ = ['USUAL', 'MOST', 'PRECISIONS', 'Scored', 'check_seed', 'SearchOptions
 
 # %% ../../nbs/library/pipelines/25g_searching.ipynb #cell-4
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,9 +88,12 @@ class SearchOptions:
         return max(1, self.batch_tokens * USUAL // max(USUAL, many))
 
     def rule(self) -> Adjust | None:
-        """What changes log p at each step, if anything does."""
-        given = ((RepetitionPenalty, None if self.repetition_penalty == 1 else self.repetition_penalty),
-                 (Nucleus, self.top_p), (MinP, self.min_p))
+        """What changes log p at each step, before the temperature, if anything does."""
+        return None if self.repetition_penalty == 1 else RepetitionPenalty(self.repetition_penalty)
+
+    def keep(self) -> Callable[[Tensor], Tensor] | None:
+        """What may be drawn, after the temperature, if not everything: first top_p, then min_p."""
+        given = (Nucleus, self.top_p), (MinP, self.min_p)
         return in_turn([rule(value) for rule, value in given if value is not None])
 
 
@@ -102,9 +105,9 @@ def _check(holds: bool, name: str, value, what: str) -> None:
 # %% ../../nbs/library/pipelines/25g_searching.ipynb #cell-8
 def in_turn(rules: Sequence[Adjust]) -> Adjust | None:
     """One rule that applies all of them, one after the other; None without any."""
-    def all_of_them(logp: Tensor, words: Tensor, sentence: Tensor) -> Tensor:
+    def all_of_them(logp: Tensor, *rest: Tensor) -> Tensor:
         for rule in rules:
-            logp = rule(logp, words, sentence)
+            logp = rule(logp, *rest)
         return logp
     return all_of_them if rules else None
 
@@ -131,8 +134,9 @@ def search(
     """As many texts for each row as are asked for: drawn, the likeliest, or the best of a beam."""
     wanted, rule = options.num_return_sequences, options.rule()
     if options.do_sample and options.temperature > 0:
-        drawn = _best(sample(model, src.repeat_interleave(wanted, 0), limits.repeat_interleave(wanted),
-                             options.temperature, options.top_k, generator, adjust=rule))
+        repeated = src.repeat_interleave(wanted, 0), limits.repeat_interleave(wanted)
+        drawn = _best(sample(model, *repeated, options.temperature, options.top_k, generator, adjust=rule,
+                             keep=options.keep()))
         return [drawn[i:i + wanted] for i in range(0, len(drawn), wanted)]
     if options.do_sample or options.beam_size == 1:
         return [[one] * wanted for one in _best(greedy_search(model, src, limits, adjust=rule))]
