@@ -184,3 +184,12 @@ def test_the_command_to_go_on_with_is_quoted(home, command, tmp_path, monkeypatc
     monkeypatch.setattr("transformer_course.training.checkpoints.checkpoint_folders", lambda folder: [folder])
     code, out, err = command("train", "--tsv", home / "pairs.tsv", "--folder", tmp_path / "my model", "--steps", "3")
     assert code == 130 and f"--folder '{tmp_path / 'my model'}' --steps 3" in err
+
+
+def test_a_labelled_text_that_the_model_cannot_read_is_named_before_the_training(command, tmp_path):
+    rows = [("a good film", "good"), ("a bad film", "bad"), ("film " * 70, "good")]
+    (tmp_path / "long.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows), encoding="utf-8")
+    (tmp_path / "short.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows[:2]), encoding="utf-8")
+    code, out, err = command("train", "--model", "bert-classifier", "--tsv", tmp_path / "short.tsv", "--valid", tmp_path / "long.tsv",
+                             "--folder", tmp_path / "new", *QUICK, "1")
+    assert code == 1 and "long.tsv, line 3 has 72 tokens, and the model reads 64" in err and not (tmp_path / "new").exists()

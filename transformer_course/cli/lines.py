@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Folder', 'Device', 'BeamSize', 'LengthPenalty', 'Precision', 'Sequences', 'Temperature', 'TopK', 'TopP', 'MinP',
-           'RepetitionPenalty', 'Seed', 'Prefix', 'Stopped', 'one_line', 'command_line', 'print_table', 'device_named',
-           'decoded', 'all_texts']
+           'RepetitionPenalty', 'Seed', 'AsJson', 'Prefix', 'Stopped', 'one_line', 'command_line', 'print_table',
+           'device_named', 'decoded', 'all_texts']
 
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-4
 import os
@@ -69,6 +69,8 @@ MinP = Annotated[float | None, typer.Option(
 RepetitionPenalty = Annotated[float, typer.Option(
     help="Above 1: tokens that were written become less likely.")]
 Seed = Annotated[int, typer.Option(help="Of the draws.")]
+AsJson = Annotated[bool, typer.Option(
+    "--json", help="Print a JSON object for each text, on a line of its own: texts, scores, unknown words.")]
 Prefix = Annotated[str | None, typer.Option(
     help="What comes before each sentence, for a T5: 'translate English to German: '.")]
 

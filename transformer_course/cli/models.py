@@ -186,7 +186,7 @@ def evaluate(
 
 
 def _own_items(own: OwnFiles, trained) -> tuple[list, str]:
-    "What stands in the user's own files, for a model, and the files' names."
+    "What is in the user's own files, for a model, and the files' names."
     from transformer_course.data.corpora import own_items
     from transformer_course.pipelines.kinds import ENCODER, TRANSLATOR
     from transformer_course.pipelines.model_folder import kind_in

@@ -60,6 +60,10 @@ def _of_labels(job: Job, corpus: Corpus) -> Material:
     sizes = preset.of(job.model)[0] | {"classes": len(corpus.labels)}
     torch.manual_seed(job.seed)
     model = job.kind.make(job.model, len(words), sizes)
+    for i, row in enumerate(rows_for(words, texts["valid"])):
+        if len(row) > positions_in(model):                     # it is classified when the training is over
+            raise ValueError(f"{corpus.place('valid', i)} has {len(row)} tokens, and the model reads "
+                             f"{positions_in(model)}: cut it, or take a larger preset")
     learn, held_out = (LabelledBatches([(row[:preset.length], item.label) for row, item in zip(
         rows_for(words, part), corpus[split])], preset.rows) for split, part in texts.items())
     return Material(model, words, learn, held_out, Classifying(model),
