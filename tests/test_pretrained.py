@@ -732,3 +732,32 @@ def test_a_published_bert_with_its_tasks():
     assert_close(order, wanted.seq_relationship_logits, rtol=1e-4, atol=1e-4)
     logits = mine(ids)[0][0, 4]                     # the masked place
     assert logits.max() - logits.mean() > 3         # trained: random weights give all pieces nearly the same score
+
+
+def small_spiece(spm, folder, **options):
+    """A sentencepiece model of a few texts, in the file that T5 and Pegasus have."""
+    folder.mkdir()
+    with open(folder / "spiece.model", "wb") as file:
+        spm.SentencePieceTrainer.train(sentence_iterator=iter([text for pair in TEXTS for text in pair] * 5), model_writer=file, vocab_size=40,
+                                       pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2, hard_vocab_limit=False, **options)
+    return spm.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+
+
+def test_special_pieces_inside_a_text_are_not_cut(tmp_path):
+    spm = pytest.importorskip("sentencepiece", reason="sentencepiece comes with the extra `dev`")
+    side = small_spiece(spm, tmp_path / "t5")
+    t5 = load_tokenizer(tmp_path / "t5")
+    a, b = side.encode("the lion"), side.encode("a dog ran")
+    assert t5.encode("the lion <extra_id_0> a dog ran <extra_id_1>") == [*a, len(t5) - 1, *b, len(t5) - 2]
+    assert t5.encode("the lion</s> a dog ran") == [*a, 1, *b] and t5.encode("<extra_id_777> a")[-1] != len(t5) - 778
+
+
+def test_a_pegasus_with_only_its_sentencepiece_model_keeps_the_reserved_ids(tmp_path):
+    """103 ids come before the model's own pieces; without them each word would be another."""
+    spm = pytest.importorskip("sentencepiece", reason="sentencepiece comes with the extra `dev`")
+    side = small_spiece(spm, tmp_path / "pegasus")
+    (tmp_path / "pegasus" / "config.json").write_text(json.dumps({"model_type": "pegasus", "vocab_size": len(side) + 103}))
+    mine, text = load_tokenizer(tmp_path / "pegasus"), "the lion saw a dog"
+    assert mine.encode(text, special=True) == [*(i + 103 for i in side.encode(text)), 1] and mine.decode(mine.encode(text)) == text
+    assert (mine.pad_id, mine.eos_id, mine.special_id("<mask_2>"), mine.special_id("<unk_102>"), mine.roles["unk"]) == (0, 1, 3, 104, 105)
+    assert len(mine) == len(side) + 103
