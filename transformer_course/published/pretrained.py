@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..data.text import Tokenizer
 from ..files import first_line, read_json, write_files
-from .bert import BERT_WITH_TASKS
+from .bert import bert_by_heads
 from .families import FAMILIES, describe
 from .folders import SAFE, model_folder, read_tensors
 from .layouts import Family, read_options, to_ours, to_theirs, write_options
@@ -37,6 +37,12 @@ def _proper(name: str, family: Family, known: set[str]) -> str:
     return name
 
 
+def _check_shape(file, name: str, tensor: Tensor, shape: tuple[int, ...] | None) -> None:
+    if shape is not None and tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{file}: the tensor {name} has the shape {tuple(tensor.shape)}, and by "
+                         f"config.json it should have {tuple(shape)}")
+
+
 def _check_numbers(file, name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise ValueError(f"{file}: the tensor {name} holds {tensor.dtype}, not real numbers")
@@ -50,8 +56,9 @@ def _check_copy(file, name: str, tensor: Tensor, original: str, tensors: Mapping
 
 
 def _check_codes(file, name: str, tensor: Tensor, sizes: Mapping) -> None:
-    wanted = codes(sizes, len(tensor))
-    if tensor.shape != wanted.shape or not torch.allclose(tensor.float(), wanted, atol=1e-3):
+    wanted = codes(sizes, len(tensor)).to(tensor.dtype)                       # rounded as the file's are
+    step = max(1e-3, torch.finfo(tensor.dtype).eps)
+    if tensor.shape != wanted.shape or not torch.allclose(tensor.float(), wanted.float(), atol=step):
         raise ValueError(f"{file}: {name} should hold sines and cosines of the positions, and does not")
 
 
@@ -77,14 +84,12 @@ def settled(
                              f"{family.name} with the options of its config.json")
         if usual in found:
             raise ValueError(f"{file}: the tensor {usual} is there twice, once as {name}")
+        _check_shape(file, usual, tensor, shapes.get(usual))
         _check_numbers(file, name, tensor)
         found[usual] = tensor
     for name, shape in shapes.items():
         if name not in found:
             raise ValueError(f"{file}: the tensor {name} {tuple(shape)} is missing")
-        if tuple(found[name].shape) != tuple(shape):
-            raise ValueError(f"{file}: the tensor {name} has the shape {tuple(found[name].shape)}, and by "
-                             f"config.json it should have {tuple(shape)}")
     for name in sorted(found.keys() - shapes.keys()):
         if name in family.codes:
             _check_codes(file, name, found[name], sizes)
@@ -106,9 +111,8 @@ def _family(config: Mapping, file: Path) -> Family:
 def _with_parts(family: Family, sizes: dict, tensors: dict) -> tuple[Family, dict, dict]:
     "What the options do not say and the tensors do: BERT's pooler and heads, and T5's own output."
     if family.model_type == "bert":
-        tasks = any(name.startswith("cls.") for name in tensors)
-        pooler = tasks or any(name.endswith("pooler.dense.weight") for name in tensors)
-        return BERT_WITH_TASKS if tasks else family, sizes | {"pooler": pooler}, tensors
+        family, more = bert_by_heads(tensors)
+        return family, sizes | more, tensors
     if family.model_type == "t5" and not sizes["tied"] and "shared.weight" in tensors:
         tensors = {"lm_head.weight": tensors["shared.weight"]} | tensors
     return family, sizes, tensors
@@ -152,7 +156,7 @@ def from_pretrained(
     dtype: torch.dtype = torch.float32,
     model_type: str | None = None,        # for a config.json that names none, as those before 2020
     **hub_options,                        # revision, token, cache_dir, … of `snapshot_download`
-) -> nn.Module:                           # a LanguageModel, Bert, BertForPreTraining or EncoderDecoder
+) -> nn.Module:                           # a LanguageModel, Bert (with its heads) or EncoderDecoder
     """A published GPT-2, BERT, T5, MarianMT or Pegasus as a model of this library.
 
     Raises FileNotFoundError if there is no such model. Raises ValueError, with the name of the file, option
@@ -204,7 +208,8 @@ def _warn_of_engines(family: Family, sizes: Mapping) -> None:
         why = "it scales the outputs of each T5, and this one has an output of its own, without a scale"
     else:
         return
-    warnings.warn(f"CTranslate2 cannot hold this {family.name}: {why}. Hugging Face's library can", stacklevel=3)
+    warnings.warn(f"CTranslate2 cannot hold this {family.name}: {why}. Hugging Face's library can",
+                  stacklevel=3)
 
 
 def published_files(
@@ -229,13 +234,16 @@ def published_files(
                     for name in family.codes}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     config = write_options(family, sizes) | {"dtype": dtype, "forced_eos_token_id": None}
+    if "classes" in sizes:
+        config["id2label"] = {str(i): f"LABEL_{i}" for i in range(sizes["classes"])}
     files = {"config.json": config}
     if family.model_type != "bert":
         files["generation_config.json"] = _how_to_write(family, sizes, tokenizer is not None)
     files = {name: (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
              for name, content in files.items()}
     if tokenizer is not None:
-        files |= tokenizer_files(tokenizer, AROUND[family.model_type], FILLED_WITH.get(family.model_type, "<pad>"))
+        kind = family.model_type
+        files |= tokenizer_files(tokenizer, AROUND[kind], FILLED_WITH.get(kind, "<pad>"))
     files[SAFE] = safetensors.torch.save(
         {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"format": "pt"})
     return family.name, files

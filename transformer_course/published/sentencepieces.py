@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['RESERVED', 'Sentencepieces', 'two_sides', 'one_side']
 
-# %% ../../nbs/library/published/34j_sentencepieces.ipynb #c4
+# %% ../../nbs/library/published/34j_sentencepieces.ipynb #cell-4
 import copy
 import json
 import re
 from itertools import accumulate
 from pathlib import Path
 
-# %% ../../nbs/library/published/34j_sentencepieces.ipynb #c5
+# %% ../../nbs/library/published/34j_sentencepieces.ipynb #cell-5
 class Sentencepieces:
     """One or two sentencepiece models, which cut; `ids`, or the first of them, numbers the pieces."""
 
@@ -30,7 +30,7 @@ class Sentencepieces:
         self.whole = re.compile(f"({'|'.join(map(re.escape, whole)) or '$^'})")            # never cut
 
     def _pieces(self, text: str) -> list[str]:
-        parts = self.whole.split(text)                        # text, special piece, text, special piece … text
+        parts = self.whole.split(text)                       # text, special piece, text, special piece … text
         return [piece for place, part in enumerate(parts)
                 for piece in ([part] if place % 2 else self.source.encode(part, out_type=str))]
 
@@ -65,7 +65,7 @@ class Sentencepieces:
     def __len__(self) -> int:
         return max(self.names) + 1
 
-# %% ../../nbs/library/published/34j_sentencepieces.ipynb #c7
+# %% ../../nbs/library/published/34j_sentencepieces.ipynb #cell-7
 RESERVED = 103      # ids that a Pegasus has more than its sentencepiece model
 
 
@@ -99,7 +99,7 @@ def one_side(
 
 
 def _after_reserved(source, offset: int) -> dict[str, int]:
-    "Pegasus: padding, end, two masks, names for the rest of `offset` + 2 ids, and then the model's own pieces."
-    reserved = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{k}>" for k in range(2, offset))][:offset + 2]
+    "Pegasus: padding, end, masks, names up to `offset` + 1, and then the model's own pieces."
+    reserved = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{k}>" for k in range(2, offset))]
     own = {source.id_to_piece(i): i + offset for i in range(2, len(source))}
     return {piece: i for i, piece in enumerate(reserved)} | own

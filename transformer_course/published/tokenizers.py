@@ -236,9 +236,9 @@ def read_tokenizer(folder: str | Path) -> GivenTokenizer:
         files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
         tokenizer = GivenTokenizer(pieces, _roles(pieces, said), files)
         tokenizer.decode(tokenizer.encode("a text, tried", special=True))
-    except (FileNotFoundError, ImportError):
+    except (FileNotFoundError, ImportError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as problem:                 # the libraries below raise nothing more specific
+    except BaseException as problem:             # a panic of the Rust library is no Exception
         raise ValueError(f"the tokenizer in {folder} is damaged: {first_line(problem)}") from None
     _check_fit(folder, tokenizer, _object(folder / "config.json"))
     return tokenizer
@@ -266,9 +266,9 @@ def tokenizer_files(
     """The files from which other libraries make this tokenizer."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     if tokenizer.kind == "words":        # the word "<eos>" in a text is not the end of the sentence
-        names = "|".join(map(re.escape, SPECIALS))
+        names = tokenizers.Regex(rf"(?<!\S)({'|'.join(map(re.escape, SPECIALS))})(?!\S)")
         inner.normalizer = normalizers.Sequence([
-            inner.normalizer, normalizers.Replace(tokenizers.Regex(rf"(?<!\S)({names})(?!\S)"), SPECIALS[UNK])])
+            inner.normalizer, normalizers.Replace(names, SPECIALS[UNK])])
     inner.post_processor = processors.TemplateProcessing(
         single=around, pair=f"{around} $B:1 <eos>:1",
         special_tokens=[(token, i) for i, token in enumerate(SPECIALS)])
