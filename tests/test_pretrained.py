@@ -576,7 +576,7 @@ def test_tokenizers_of_four_kinds(tmp_path):
     pieces.save_model(str(tmp_path / "bert"))
     bert = load_tokenizer(tmp_path / "bert")
     theirs = transformers.BertTokenizerFast(str(tmp_path / "bert" / "vocab.txt"))
-    for second in (None, "a river"):
+    for second in (None, "a river", ""):
         found = theirs("The Lion, unhappy", second)
         assert bert.encode_pair("The Lion, unhappy", second, special=True) == (found["input_ids"], found["token_type_ids"])
     assert bert.decode(bert.encode("the lion saw")) == "the lion saw" and bert.special_id("[MASK]") == bert.roles["mask"]

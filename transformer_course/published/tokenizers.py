@@ -97,10 +97,10 @@ class GivenTokenizer:
 
     def encode_pair(self, text: str, second: str | None = None,
                     special: bool = False) -> tuple[list[int], list[int]]:
-        "As `encode`, and for each id its segment, 0 or 1."
+        "As `encode`, and for each id its segment, 0 or 1. An empty second segment is none."
         for one in (text, "" if second is None else second):
             _check_text(one)
-        return self.pieces.encode(text, second, special)
+        return self.pieces.encode(text, second or None, special)
 
     def encode_many(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
         "Ids of many texts. Raises ValueError for one text in place of a list, and as `encode`."
