@@ -251,7 +251,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         Raises ValueError for an encoder without the head for it, and for a text without a [MASK].
         """
         check_texts("fill", texts)
-        if not isinstance(self.model, BertForPreTraining):
+        if not hasattr(self.model, "masked_lm"):
             raise ValueError(f"a {self.config.get('model')} cannot fill in words: only a bert with its head")
         if top_k < 1:
             raise ValueError(f"top_k={top_k} must be at least 1")
@@ -296,7 +296,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
             found = self.classify([item.text for item in items])
             right = sum(self._labels()[item.label] == label for item, label in zip(items, found))
             return EncoderScore(split, "labels", right / len(items), len(items))
-        if not isinstance(self.model, BertForPreTraining):
+        if not hasattr(self.model, "masked_lm"):
             raise ValueError(f"a {self.config.get('model')} cannot be scored on plain texts: give labelled "
                              "texts to a classifier, and pairs to any encoder")
         texts = [item.text if isinstance(item, Text) else item for item in items]
