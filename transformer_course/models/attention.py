@@ -269,8 +269,8 @@ def _check_fit(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -
     "Raise ValueError unless (..., T, K), (..., S, K), (..., S, K') and a mask of (..., T, S) fit."
     (T, K), (S, of_key) = query.shape[-2:], key.shape[-2:]
     if K != of_key:
-        raise ValueError(f"attention: query {tuple(query.shape)} and key {tuple(key.shape)} must have the same "
-                         "last size")
+        raise ValueError(f"attention: query {tuple(query.shape)} and key {tuple(key.shape)} must have the "
+                         "same last size")
     if value.shape[-2] != S:
         raise ValueError(f"attention: key {tuple(key.shape)} and value {tuple(value.shape)} must be as many")
     if mask is None:
@@ -278,8 +278,8 @@ def _check_fit(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -
     if mask.dtype != torch.bool:
         raise ValueError(f"attention: mask must be boolean (True = may attend), not {mask.dtype}")
     if mask.shape[-1] not in (1, S) or mask.dim() > 1 and mask.shape[-2] not in (1, T):
-        raise ValueError(f"attention: a mask of shape {tuple(mask.shape)} does not fit queries and keys {T, S}: "
-                         "one of padding (B, S) needs mask[:, None, None]")
+        raise ValueError(f"attention: a mask of shape {tuple(mask.shape)} does not fit queries and keys "
+                         f"{T, S}: one of padding (B, S) needs mask[:, None, None]")
 
 
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:

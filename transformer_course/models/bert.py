@@ -63,9 +63,9 @@ class BertEmbedding(nn.Module):
 class Bert(nn.Module):
     """A post-norm encoder of one or two segments of text [Devlin et al. 2019, §3].
 
-    Raises ValueError if a size is not a positive whole number, or padding has no id; called, for a text that
-    is too long and, on a CPU, for an id or a segment that is not known. A GPU would have to wait to know:
-    there an unknown id is an error of the device, which comes later.
+    Raises ValueError if a size is not a positive whole number, or padding has no id. Called, it does so for a
+    text that is too long and, on a CPU, for an id or a segment that is not known. A GPU would have to wait to
+    know: there an unknown id is an error of the device, which comes later.
     """
 
     def __init__(

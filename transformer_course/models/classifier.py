@@ -51,7 +51,8 @@ class SentenceClassifier(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids, padded -> (B, C)
         "Scores of the classes; their softmax is the classes' probability."
         mask = padding_mask(tokens, self.pad_id)
-        outputs, final = self.layers(self.dropout(vectors_of(self.embedding, tokens)), mask)  # outputs: zero at padding
+        words = self.dropout(vectors_of(self.embedding, tokens))                  # (B, T, D)
+        outputs, final = self.layers(words, mask)                                 # outputs: zero at padding
         if self.pooling == "mean":
             pooled = outputs.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
         else:

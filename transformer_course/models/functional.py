@@ -156,11 +156,11 @@ class _ProjectedLoss(torch.autograd.Function):
 def _check_output(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     "Vectors, output and its bias must be of one size."
     if weight.dim() != 2 or hidden.shape[-1] != weight.shape[1]:
-        raise ValueError(f"projected_loss: hidden vectors of {hidden.shape[-1]} numbers do not fit a weight of "
-                         f"shape {tuple(weight.shape)}")
+        raise ValueError(f"projected_loss: hidden vectors of {hidden.shape[-1]} numbers do not fit a weight "
+                         f"of shape {tuple(weight.shape)}")
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"projected_loss: a bias of shape {tuple(bias.shape)} does not fit a weight of shape "
-                         f"{tuple(weight.shape)}")
+        raise ValueError(f"projected_loss: a bias of shape {tuple(bias.shape)} does not fit a weight of "
+                         f"shape {tuple(weight.shape)}")
 
 
 def projected_loss(

@@ -17,7 +17,8 @@ from ..data.text import BOS, EOS, PAD
 from .attention import MultiHeadAttention, SelfAttention
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
-from .functional import causal_mask, check_ids, check_sizes, check_step, check_texts, check_tokens
+from .functional import (
+    causal_mask, check_ids, check_sizes, check_step, check_texts, check_tokens)
 from .relative_positions import added_positions, positions_in_attention
 from .caches import State
 from .transformer import Encoder, EncoderLayer

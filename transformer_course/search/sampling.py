@@ -30,7 +30,7 @@ class Nucleus:
         likely = logp.sort(dim=-1, descending=True)
         p = likely.values.softmax(-1)
         kept = p.cumsum(-1) - p < self.share
-        kept[:, 0] = True                             # the likeliest always, were the share 0 in single precision
+        kept[:, 0] = True                # the likeliest always, were the share 0 in single precision
         return logp.masked_fill(~torch.zeros_like(kept).scatter(-1, likely.indices, kept), -torch.inf)
 
 
