@@ -162,7 +162,7 @@ def _last_norm(model):
 
 
 def _backwards_only(model):
-    model.encoder.layers[0].self_attention.positions.both_ways = False
+    model.encoder.layers[0].self_attention.positions.bidirectional = False
 
 
 def _no_bias(model):
@@ -195,7 +195,7 @@ MUTANTS = [
     ("GPT-2", {}, {"rename": lambda line: (line[0], line[1].replace("ln_1", "ln_?").replace("ln_2", "ln_1").replace("ln_?", "ln_2"), *line[2:])}),
     ("BERT", {"activation": GELU_TANH}, {}), ("BERT", {"eps": 1e-5}, {}), ("BERT", {}, {"rename": _swap("query+key+value", "query+value+key")}),
     ("T5", {}, {"rename": _how("q times √K")}), ("T5", {}, {"rename": _how("divided by √D")}), ("T5", {}, {"change": _backwards_only}), ("T5", {"eps": 1e-5}, {}),
-    ("T5", {"farthest": 64}, {}), ("T5 v1.1", {}, {"change": _activation(F.gelu)}), ("T5 v1.1", {}, {"rename": _never_gated}),
+    ("T5", {"max_distance": 64}, {}), ("T5 v1.1", {}, {"change": _activation(F.gelu)}), ("T5 v1.1", {}, {"rename": _never_gated}),
     ("MarianMT", {"activation": F.relu}, {}), ("MarianMT", {"scaled": False}, {}), ("MarianMT", {}, {"change": _no_bias}),
     ("MarianMT", {}, {"rename": _how("rows", "columns")}), ("MarianMT", {}, {"rename": _swap("q_proj+k_proj+v_proj", "q_proj+v_proj+k_proj")}),
     ("MarianMT", {}, {"change": _eps(1e-6)}), ("Pegasus", {"activation": F.relu}, {}), ("Pegasus", {}, {"rename": _how("rows", "columns")})]

@@ -41,7 +41,7 @@ def make(name="sinusoidal, post, tied", **more):
 
 def t5_like(activation=partial(F.gelu, approximate="tanh"), bos_id=0):
     """Gated feed-forward, RMSNorm, no biases, one table of buckets for all layers, targets that begin with padding."""
-    buckets = Buckets(3, both_ways=False, n_buckets=8, farthest=20)
+    buckets = Buckets(3, bidirectional=False, n_buckets=8, max_distance=20)
     parts = (partial(MultiHeadAttention, 12, 3, bias=False, d_head=5), partial(GatedFeedForward, 12, 7, activation), partial(nn.RMSNorm, 12),
              0.0, True, lambda: buckets, nn.RMSNorm(12))
     embedding = Embedding(nn.Embedding(23, 12), scaled=False)

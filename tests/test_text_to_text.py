@@ -1,4 +1,5 @@
 """Text to text: T5's buckets against Hugging Face's, spans cut out and put back, tasks whose answers are in the story."""
+import math
 import re
 
 import pytest
@@ -24,12 +25,21 @@ from transformer_course.training.trainer import fit
 MARKS = [999, 998, 997, 996, 995, 994, 993, 992, 991, 990]
 
 
-@pytest.mark.parametrize("both_ways", [True, False])
-@pytest.mark.parametrize("n, farthest", [(32, 128), (32, 64), (16, 300), (12, 50), (8, 20), (4, 7)])
-def test_buckets_are_hugging_faces(n, farthest, both_ways):
+@pytest.mark.parametrize("bidirectional, begin, last", [(True, 91, 15), (False, 113, 31)])
+def test_the_last_bucket_begins_before_the_largest_distance(bidirectional, begin, last):
+    """The last of n - e logarithmic steps from e to 128: at the first whole number from e · (128 / e)^(1 - 1 / (n - e))."""
+    e = 8 if bidirectional else 16                                       # of 16, or of 32, buckets to the left
+    assert begin == math.ceil(e * (128 / e)**(1 - 1 / e)) < 128
+    before = Buckets(3, bidirectional).bucket(-torch.arange(200)).tolist()
+    assert before.index(last) == begin and before[begin:] == (200 - begin) * [last]
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("n, max_distance", [(32, 128), (32, 64), (16, 300), (12, 50), (8, 20), (4, 7)])
+def test_buckets_are_hugging_faces(n, max_distance, bidirectional):
     apart = torch.arange(-300, 301)
-    theirs = T5Attention._relative_position_bucket(apart, both_ways, n, farthest)
-    assert Buckets(3, both_ways, n, farthest).bucket(apart).equal(theirs)
+    theirs = T5Attention._relative_position_bucket(apart, bidirectional, n, max_distance)
+    assert Buckets(3, bidirectional, n, max_distance).bucket(apart).equal(theirs)
 
 
 def test_the_bias_is_the_tables_number_for_each_pair_of_places():
@@ -135,7 +145,7 @@ def test_sentinels_go_from_the_top_downwards():
     (lambda: SpanBatches([list(range(60))], MARKS[:3], rate=0.5), "10 gaps need 11 sentinels: only 3 were given"),
     (lambda: Buckets(3, True, n_buckets=2), "n_buckets"),
     (lambda: Buckets(3, True, n_buckets=7), "n_buckets"),
-    (lambda: Buckets(3, True, 32, farthest=8), "farthest"),
+    (lambda: Buckets(3, True, 32, max_distance=8), "max_distance"),
 ])
 def test_bad_input_is_named_in_one_line(call, words):
     with pytest.raises(ValueError, match=re.escape(words)) as error:

@@ -12,11 +12,11 @@ from transformer_course.models.functional import causal_mask
 from transformer_course.models.memory_worth import multiply_adds
 from transformer_course.models.positions import sinusoids
 from transformer_course.models.segments import window_losses
+from transformer_course.models.sliding import RecentCache, SlidingWindow, visible
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.search.beam import beam_search, greedy_search, sample
 from transformer_course.models.streams import StreamBatches, Streaming, stream_losses
-from transformer_course.models.transformer_xl import (RecentCache, RelativeXL, TransformerXL, WithMemory,
-                                                      relative_lm, shift, visible)
+from transformer_course.models.transformer_xl import RelativeXL, TransformerXL, WithMemory, shift
 from transformer_course.training.loop import evaluate_loss
 from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Trainer
@@ -116,7 +116,7 @@ def test_it_is_the_papers_sum_in_loops(same_length):
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_without_memory_it_is_lesson_30s_model(norm):
     model = small(memory=0, norm=norm)
-    plain = relative_lm(V, D, H, 2, F, norm=norm).double().eval()
+    plain = TransformerXL(V, D, H, 2, 0, d_ff=F, norm=norm).lm.double().eval()
     plain.load_state_dict(model.lm.state_dict())
     tokens = text(3 * 8).view(3, 8)
     assert_close(model(tokens), plain(tokens), rtol=0, atol=0)
@@ -250,6 +250,22 @@ def test_it_keeps_the_protocol_and_writes_with_a_bounded_state():
         logits, state = within.step(state, tokens[:, t])
         assert_close(logits, within(tokens)[:, t])
     assert RecentCache(3).select(rows).length == 0
+
+
+@pytest.mark.parametrize("same_length, words", [(False, 5), (True, 4)])
+def test_a_word_that_is_written_reads_the_last_words_only(same_length, words):
+    """One layer: the word and the M before it (at the same length M in all) decide what comes next, and no other."""
+    torch.manual_seed(1)
+    model = SlidingWindow(TransformerLM(V, D, H, 1, F, positions="alibi").eval(), 4, same_length)
+
+    def after(ids):
+        return model.step(model.start(ids), ids[:, -1])[0]
+
+    ids = text(12)[None]
+    for place in range(12):
+        changed = ids.clone()
+        changed[0, place] = 3 + (ids[0, place] - 2) % 14
+        assert torch.equal(after(changed), after(ids)) == (place < 12 - words)
 
 
 def test_searches_write_with_it():
@@ -399,10 +415,10 @@ def test_windows_of_the_same_network_are_what_pytorch_counts():
 def test_what_cannot_have_a_memory_is_refused():
     for positions in ("learned", "sinusoidal"):
         with pytest.raises(ValueError, match="the same number"):
-            TransformerXL(V, D, H, 1, memory=4, positions=positions)
-        TransformerXL(V, D, H, 1, memory=0, positions=positions)
+            WithMemory(TransformerLM(V, D, H, 1, positions=positions), memory=4)
+        WithMemory(TransformerLM(V, D, H, 1, positions=positions), memory=0)
     with pytest.raises(ValueError, match="cannot get another one"):
-        TransformerXL(V, D, H, 1, memory=4, positions="rotary")
+        WithMemory(TransformerLM(V, D, H, 1, positions="rotary"), memory=4)
     for memory, same in ((-1, False), (2.0, False), (True, False), (0, True)):
         with pytest.raises(ValueError, match="memory must be a whole number"):
             TransformerXL(V, D, H, 1, memory=memory, same_length=same)

@@ -26,37 +26,40 @@ from .transformer import Decoder, DecoderLayer, Encoder, EncoderDecoder, Encoder
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
-    Half of the buckets hold one distance each. The others grow like a power, up to `farthest`; all beyond it
-    share the last one. Raises ValueError for a number of buckets or a farthest distance that does not fit.
+    Half of the buckets hold one distance each. The others grow like a power, up to `max_distance`; all beyond
+    share the last one. Raises ValueError for a number of buckets or a max_distance that does not fit.
     """
 
     def __init__(
         self,
         n_heads: int,           # H
-        both_ways: bool,        # half of the buckets for later words; False: later words count as near
+        bidirectional: bool,    # half of the buckets for later words; False: later words count as near
         n_buckets: int = 32,
-        farthest: int = 128,    # the first distance that falls in the last bucket whatever its size
+        max_distance: int = 128,   # from here on always the last bucket; it begins before: with these
+                                   # numbers at 91 if bidirectional, else at 113
     ):
         super().__init__()
-        exact = n_buckets // (4 if both_ways else 2)
-        if n_buckets < 2 or exact < 1 or both_ways and n_buckets % 2:
-            allowed = "at least 4, an even number" if both_ways else "at least 2"
+        exact = n_buckets // (4 if bidirectional else 2)
+        if n_buckets < 2 or exact < 1 or bidirectional and n_buckets % 2:
+            allowed = "at least 4, an even number" if bidirectional else "at least 2"
             raise ValueError(f"n_buckets={n_buckets} does not fit: {allowed}")
-        if farthest <= exact:
-            raise ValueError(f"farthest={farthest} must be more than {exact}, where the wide buckets begin")
-        self.both_ways, self.n_buckets, self.farthest = both_ways, n_buckets, farthest
+        if max_distance <= exact:
+            raise ValueError(f"max_distance={max_distance} must be more than {exact}, where the wide "
+                             "buckets begin")
+        self.bidirectional, self.n_buckets, self.max_distance = bidirectional, n_buckets, max_distance
         self.table = nn.Parameter(0.1 * torch.randn(n_buckets, n_heads))
 
     def bucket(self, offset: Tensor) -> Tensor:   # key's position minus query's, any shape
         "The bucket of each offset."
-        if self.both_ways:                                                 # a half for each direction
+        if self.bidirectional:                                             # a half for each direction
             n, distance = self.n_buckets // 2, offset.abs()
         else:
             n, distance = self.n_buckets, (-offset).clamp(min=0)
         exact = n // 2                                                     # so many hold one distance each
-        steps = (distance.clamp(min=1).float() / exact).log() / math.log(self.farthest / exact) * (n - exact)
+        share = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact)
+        steps = share * (n - exact)                                        # share: of the way to max_distance
         bucket = distance.where(distance < exact, (exact + steps.long()).clamp(max=n - 1))
-        return bucket + n * (offset > 0) if self.both_ways else bucket
+        return bucket + n * (offset > 0) if self.bidirectional else bucket
 
     def score_bias(
         self,
@@ -92,7 +95,7 @@ class T5(EncoderDecoder):
         gated: bool = False,               # True: version 1.1, with a gated feed-forward network
         tied: bool = True,                 # output = embedding; False as in version 1.1
         n_buckets: int = 32,
-        farthest: int = 128,
+        max_distance: int = 128,
         eps: float = 1e-6,                 # of the norms
         pad_id: int = PAD,
         eos_id: int = EOS,
@@ -129,9 +132,9 @@ class T5(EncoderDecoder):
 
         table = embedding_table(vocab_size, d_model)
         embedding = Embedding(table, None, dropout, scaled=tied)
-        both_ways = Buckets(n_heads, True, n_buckets, farthest)            # for all layers of the encoder
-        encoder = Encoder([encoder_layer(both_ways) for n in range(n_encoder)], last_norm())
-        backwards = Buckets(n_heads, False, n_buckets, farthest)           # for all layers of the decoder
+        both_sides = Buckets(n_heads, True, n_buckets, max_distance)       # for all layers of the encoder
+        encoder = Encoder([encoder_layer(both_sides) for n in range(n_encoder)], last_norm())
+        backwards = Buckets(n_heads, False, n_buckets, max_distance)       # for all layers of the decoder
         decoder = Decoder([decoder_layer(backwards) for n in range(n_decoder)], last_norm())
         output = Output(table if tied else nn.Linear(d_model, vocab_size, bias=False))
         super().__init__(embedding, embedding, encoder, decoder, output, pad_id, bos_id, eos_id)

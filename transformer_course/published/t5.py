@@ -64,7 +64,7 @@ T5_OPTIONS = {
     "tie_word_embeddings": ("tied", "flag", True),
     "scale_decoder_outputs": ("tied", "flag", "=tie_word_embeddings"),
     "relative_attention_num_buckets": ("n_buckets", "size", 32),
-    "relative_attention_max_distance": ("farthest", "size", 128),
+    "relative_attention_max_distance": ("max_distance", "size", 128),
     "layer_norm_epsilon": ("eps", "number", 1e-6),
     "dropout_rate": ("dropout", "number", 0.1),
     "pad_token_id": ("pad_id", "size or 0", 0),
@@ -81,10 +81,10 @@ def describe_t5(model: EncoderDecoder) -> tuple[dict, dict[str, Tensor]]:
     gated = the_same("T5", "gates", [isinstance(f, GatedFeedForward) for f in feeds])
     require(same_function(facts["activation"], GELU_TANH if gated else F.relu), "T5",
           "another activation than GELU by tanh (with gates) or ReLU (without)")
-    for stack, both_ways in ((model.encoder, True), (model.decoder, False)):
+    for stack, bidirectional in ((model.encoder, True), (model.decoder, False)):
         positions = [layer.self_attention.positions for layer in stack.layers]
         require(all(one is positions[0] for one in positions) and isinstance(positions[0], Buckets)
-              and positions[0].both_ways == both_ways, "T5",
+              and positions[0].bidirectional == bidirectional, "T5",
               "other positions than one table of buckets for each stack")
     tied = model.output.table is model.tgt_embedding.table
     shared = model.src_embedding.table is model.tgt_embedding.table
@@ -96,7 +96,7 @@ def describe_t5(model: EncoderDecoder) -> tuple[dict, dict[str, Tensor]]:
         "vocab_size": len(model.tgt_embedding.weight), "encoder_layers": len(model.encoder.layers),
         "decoder_layers": len(model.decoder.layers), "gated": gated, "tied": tied,
         "n_buckets": the_same("T5", "buckets", [t.n_buckets for t in tables]),
-        "farthest": the_same("T5", "buckets", [t.farthest for t in tables]),
+        "max_distance": the_same("T5", "buckets", [t.max_distance for t in tables]),
         "pad_id": model.pad_id, "bos_id": model.bos_id, "eos_id": model.eos_id}
     return sizes, dict(model.named_parameters())
 
