@@ -401,3 +401,29 @@ def test_doctor_reports_what_is_broken_and_goes_on(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(torch.cuda, "is_available", lambda: (_ for _ in ()).throw(RuntimeError("no driver")))
     printed = here("doctor", capsys=capsys)
     assert "home directory" in printed and "download cache" in printed
+
+
+def test_an_error_does_not_go_to_standard_output_where_standard_error_is_closed(monkeypatch, capsys, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        with pytest.raises(SystemExit) as ended:
+            main(["translate", str(tmp_path / "nowhere"), "a sentence"])
+    assert ended.value.code == 1 and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout"])
+def test_a_closed_stream_ends_no_command(monkeypatch, model, name):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, name, None)
+        with pytest.raises(SystemExit) as ended:
+            main(["translate", str(model), *([] if name == "stdin" else ["the cow sleeps"])])
+    assert ended.value.code == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell that closes streams")
+def test_a_training_without_any_stream_is_saved_and_leaves_no_lock(spoilt):
+    words = [*COMMAND, "train", "--resume", "--steps", "3", "--folder", str(spoilt), "--device", "cpu"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0
+    assert json.loads((spoilt / "config.json").read_text())["training"]["steps"] == 3
+    assert not list(spoilt.glob("**/*.lock")) and json.loads((spoilt / "run.json").read_text())["model"] == "transformer"

@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with 0 for success."""
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "200")   # of 1,024: see benchmarks/memory.py
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -68,6 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         code = _say_why(error)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Replace streams that the caller has closed (`2>&-`) by ones that lead nowhere.
+
+    Otherwise `print` would send errors to standard output, and a file that is opened would get their numbers.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):      # in the order of their numbers
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def _say_why(error: BaseException) -> int:

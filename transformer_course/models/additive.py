@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
-from .ends import embedding_table
-from .functional import Dropout, padding_mask, projected_loss
+from .ends import embedding_table, vectors_of
+from .functional import (
+    Dropout, check_ids, check_step, check_texts, check_tokens, padding_mask, projected_loss)
 from .rnn import GRUCell, Recurrent
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-24
@@ -179,6 +180,7 @@ class AdditiveSeq2Seq(nn.Module):
         super().__init__()
         if score not in ATTENTIONS:
             raise ValueError(f"score must be one of {', '.join(ATTENTIONS)}, not {score!r}")
+        check_ids("AdditiveSeq2Seq", tgt_vocab, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         self.pad_id, self.bos_id, self.eos_id, self.d_model = pad_id, bos_id, eos_id, d_model
         self.tgt_embedding = embedding_table(tgt_vocab, d_model)
         shared = tied and src_vocab == tgt_vocab
@@ -192,7 +194,7 @@ class AdditiveSeq2Seq(nn.Module):
         self.dropout = Dropout(dropout)
 
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:   # (...) -> (..., D)
-        return self.dropout(table(tokens) * math.sqrt(self.d_model))
+        return self.dropout(vectors_of(table, tokens) * math.sqrt(self.d_model))
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
         "The word that each target begins with."
@@ -229,6 +231,7 @@ class AdditiveSeq2Seq(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         "Teacher forcing: (B, S), (B, T) token ids -> logits (B, T, V)."
+        check_tokens(type(self).__name__, src=src, tgt_in=tgt_in)
         return F.linear(self.decode(self.start(src), tgt_in)[0], self.output.weight)
 
     def loss(
@@ -238,11 +241,13 @@ class AdditiveSeq2Seq(nn.Module):
         smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
         "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         read, weights, last = self.decode(self.start(src), tgt[:, :-1])
         return projected_loss(read, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
+        check_step(token, len(state.mask))
         read, weights, state = self.decode(state, token[:, None])
         return F.linear(read[:, 0], self.output.weight), state
 
@@ -252,6 +257,7 @@ class AdditiveSeq2Seq(nn.Module):
         tgt: Tensor,   # (B, T + 1) BOS … EOS, padded
     ) -> Tensor:       # (B, T, S); row t is the one that predicts tgt[:, t + 1]
         "Attention weights."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         return self.decode(self.start(src), tgt[:, :-1])[1]
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-56

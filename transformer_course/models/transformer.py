@@ -17,7 +17,8 @@ from .caches import KeyValue, State
 from ..data.text import BOS, EOS, PAD
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
-from .functional import Dropout, causal_mask, check_sizes, padding_mask
+from .functional import (
+    Dropout, causal_mask, check_ids, check_sizes, check_step, check_texts, check_tokens, padding_mask)
 from .relative_positions import added_positions, positions_in_attention
 from ..protocols import Cache
 
@@ -150,10 +151,12 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:               # (B, S), (B, T) -> (B, T, V)
         "Teacher forcing: logits of the word after each target word."
+        check_tokens(type(self).__name__, src=src, tgt_in=tgt_in)
         return self.output(self.decode(*self.encode(src), tgt_in))
 
     def encode(self, src: Tensor) -> tuple[Tensor, Tensor]:
         "The memory (B, S, D), and its mask (B, 1, 1, S), which is False at padding."
+        check_tokens(type(self).__name__, src=src)
         mask = padding_mask(src, self.pad_id)[:, None, None]
         return self.encode_embedded(self.src_embedding(src), mask), mask
 
@@ -168,6 +171,7 @@ class EncoderDecoder(nn.Module):
 
     def loss(self, src: Tensor, tgt: Tensor, smoothing: float | tuple[float, ...] = 0.1) -> Tensor:
         "Smoothed cross-entropy; targets (B, T + 1) are BOS … EOS, padded. Mean over real words after BOS."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         vectors = self.decode(*self.encode(src), tgt[:, :-1])
         return self.output.loss(vectors, tgt[:, 1:], smoothing, self.pad_id)
 
@@ -185,8 +189,7 @@ class EncoderDecoder(nn.Module):
 
         Raises ValueError if there is not one word for each hypothesis.
         """
-        if token.shape[0] != state.source_mask.shape[0]:
-            raise ValueError(f"step: {token.shape[0]} words for {state.source_mask.shape[0]} hypotheses")
+        check_step(token, state.source_mask.shape[0])
         state = state.copy()                                                # the old one may be used again
         x = self.tgt_embedding(token[:, None], state.position)              # (N, 1, D)
         x = self.decoder(x, state.source, state.source_mask, caches=state.caches)
@@ -200,6 +203,7 @@ class EncoderDecoder(nn.Module):
         head: int | None = None,    # default: the mean over all
     ) -> Tensor:                    # (B, T, S); row t is the one that predicts tgt[:, t + 1]
         "Cross-attention weights."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         with attention_weights(self.decoder, "cross_attention") as weights:
             self.decode(*self.encode(src), tgt[:, :-1])
         of_layers = list(weights.values())                                      # (B, H, T, S) each
@@ -236,6 +240,7 @@ class Transformer(EncoderDecoder):
         n_encoder, n_decoder = n_layers if two else (n_layers, n_layers)
         check_sizes("Transformer", src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads,
                     d_ff=d_ff, max_len=max_len, encoder_layers=n_encoder, decoder_layers=n_decoder)
+        check_ids("Transformer", tgt_vocab, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         pre_norm = is_pre_norm(norm)
         table = embedding_table(tgt_vocab, d_model)
         src_table = table if tied and src_vocab == tgt_vocab else embedding_table(src_vocab, d_model)

@@ -117,7 +117,7 @@ def read(
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:   # numbers of rows, ids (B, S), vectors (B, S, D)
     """What the encoder makes of each text, batch by batch, without gradients.
 
-    Raises ValueError for a text that is longer than the model reads.
+    Raises ValueError for a text that is longer than the model reads, and for vectors that are not numbers.
     """
     bert, positions = getattr(model, "bert", model), positions_in(model)
     for number, row in enumerate(rows, start=1):
@@ -128,6 +128,8 @@ def read(
         tokens = pad([rows[i] for i in batch], bert.pad_id, bert.embedding.weight.device)
         with torch.no_grad():
             vectors = bert(tokens)
+        if not vectors.isfinite().all():
+            raise ValueError("the model's vectors are not numbers (NaN): its weights are damaged")
         yield batch, tokens, vectors
 
 # %% ../../nbs/library/pipelines/32c_encoder.ipynb #cell-11

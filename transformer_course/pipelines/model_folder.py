@@ -185,6 +185,8 @@ def _weights(file: Path, content: bytes) -> dict[str, Tensor]:
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
             raise ValueError(f"{file} is damaged: {name} holds {tensor.dtype}, not real numbers")
+        if not tensor.isfinite().all():
+            raise ValueError(f"{file} is damaged: {name} holds a number that is not finite")
     return weights
 
 
@@ -261,6 +263,8 @@ def load_model(
 
 def _model_type(file: Path) -> str | None:
     "What a published model's config.json says it is; None for ours, or where there is no such file."
+    if not file.is_file():                       # nor a pipe, which would never end
+        return None
     try:
         config = read_json(file, file.read_bytes())
     except (OSError, ValueError):                # `_ours` says what is wrong

@@ -227,7 +227,7 @@ def train(
         facts = facts_of(job, corpus, trainer.loop) | material.facts
         trained = thing(material.model, material.tokenizer, facts)
         if written is not None:
-            trained.save_pretrained(written)         # before the scores, whose failure must not cost the model
+            trained.save_pretrained(written)     # before the scores, whose failure must not cost the model
         score(trained, corpus)
         if written is not None:
             trained.save_pretrained(written)
@@ -268,8 +268,8 @@ def _begin_anew(folder: Path) -> None:
     "Allow a run to resume without a checkpoint only where none can have been lost."
     checkpoints = folder / "checkpoints"
     if (folder / CHECKSUMS).exists() or (checkpoints.is_dir() and not any(checkpoints.iterdir())):
-        raise ValueError(f"{folder} was trained, and its checkpoints are gone: there is nothing to resume, and "
-                         "a new training needs another folder")
+        raise ValueError(f"{folder} was trained, and its checkpoints are gone: there is nothing to resume. "
+                         "Train anew into another folder")
     warn(f"warning: no checkpoint was written in {folder}: the training begins anew")
 
 

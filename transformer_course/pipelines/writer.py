@@ -99,6 +99,8 @@ def score_text(
     """Bits per character and perplexity. Raises ValueError without anything to predict."""
     ids = running_ids(tokenizer, texts).to(next(model.parameters()).device)
     nats = token_losses(model, ids, length).sum().item()
+    if not math.isfinite(nats):
+        raise ValueError(f"the model's losses are not numbers, but {nats}: its weights are damaged")
     ends = int((ids == tokenizer.eos_id).sum())
     seen = sum(map(len, tokenizer.decode_many(tokenizer.encode_many(texts))))
     characters = seen + ends - len(tokenizer.decode(ids[:1].tolist()))

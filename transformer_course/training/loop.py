@@ -91,7 +91,8 @@ class Loop:
         batch, own, tokens = self._share(batches)            # own: targets in this batch; tokens: in all
         if tokens:                                           # the mean over no target may be 0 / 0
             loss, plain = self.objective(*self.batches.collate(batch, self.device))
-            self.accelerator.backward(loss * (own * self.accelerator.num_processes / tokens))  # targets count alike
+            share = own * self.accelerator.num_processes / tokens        # so that each target counts as much
+            self.accelerator.backward(loss * share)
             self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
