@@ -19,13 +19,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .lines import quoted
+
 # %% ../../nbs/library/cli/91e_cli_course.ipynb #cell-6
 def start(folder: Annotated[Path, typer.Argument(
         help="A new folder, or one that was started before.")]) -> None:
-    """Copy lessons and exercises into a folder to learn in; nothing in it is overwritten."""
+    """Copy lessons and exercises into a folder to learn in.
+
+    Nothing in it is overwritten.
+    """
     from transformer_course.checking.course import start as run
     print(run(folder))
-    print(f"next: transformer-course lab {folder}")
+    print("next:", quoted(("transformer-course", "lab", folder)))
 
 
 def lab(
@@ -33,14 +38,17 @@ def lab(
     port: Annotated[int, typer.Option(help="Where JupyterLab listens.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
-    """Open JupyterLab in a folder to learn in, on the course's first page."""
+    """Open JupyterLab in a folder to learn in.
+
+    It begins on the course's first page.
+    """
     from transformer_course.checking.course import lab_options
     from transformer_course.checking.progress_file import course_folder
     found = course_folder(folder)
     if found is None:
         raise ValueError(f"{folder} is not a course folder: make one with `transformer-course start FOLDER`")
     if find_spec("jupyterlab") is None:
-        raise ValueError('JupyterLab is not installed: pip install "transformer-course[lab]"')
+        raise ValueError("JupyterLab is not installed: pip install jupyterlab ipywidgets")
     options, variables = lab_options(found)
     words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port), *options,
              *([] if browser else ["--no-browser"])]
@@ -66,7 +74,10 @@ def check(
     as_json: Annotated[bool, typer.Option(
         "--json", help="Print a result for each exercise as JSON.")] = False,
 ) -> None:
-    """Run and check all exercises of a folder or of one notebook, and say what is wrong and why."""
+    """Run and check exercises, and say what is wrong and why.
+
+    All exercises of a folder, or of one notebook.
+    """
     from transformer_course.checking.course import check_file, check_folder
     one = folder.is_file() or folder.suffix == ".ipynb"
     reports = check_file(folder) if one else check_folder(folder, progress=True)

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from .lines import (
-    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, device_named)
+    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, device_named, quoted)
 
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-6
 def train(
@@ -52,9 +52,9 @@ def train(
         trained = door.train(**job, steps=steps, minutes=minutes, device=device, precision=precision,
                              folder=folder, resume=resume)
     except KeyboardInterrupt:
-        budget = f"--minutes {minutes:g}" if steps is None else f"--steps {steps}"
-        go_on = ("; a checkpoint is written. "
-                 f"Go on with: transformer-course train --resume --folder {folder} {budget}")
+        budget = ("--minutes", f"{minutes:g}") if steps is None else ("--steps", steps)
+        go_on = "; a checkpoint is written. Go on with: " + quoted(
+            ("transformer-course", "train", "--resume", "--folder", folder, *budget))
         raise Stopped("stopped" + (
             go_on if checkpoint_folders(folder / "checkpoints") else " before the first step")) from None
     training = trained.config["training"]
@@ -140,7 +140,10 @@ def compare(
         help="Also draw the table into this file (png, svg or pdf).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
-    """The scoreboard: train each model on the same data with the same budget, score all on one split."""
+    """Train several models on the same data, and compare them.
+
+    The scoreboard: each has the same budget, and all are scored on one split.
+    """
     from transformer_course.drawing.plots import save, use_style
     from transformer_course.pipelines.presets import MODELS
     from transformer_course.pipelines.scoreboard import ALIGNERS, compare as run, draw_scoreboard, scoreboard
@@ -176,7 +179,10 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Or steps, for each.")] = None,
     seed: int = 1,
 ) -> None:
-    """Train three small translators from English to romanised Hindi, compare them, draw where they look."""
+    """Train three small translators, and draw where they look.
+
+    From English to romanised Hindi; their scores are compared in a table.
+    """
     from transformer_course.data.corpora import load
     from transformer_course.drawing.plots import save
     from transformer_course.pipelines.scoreboard import compare as run, draw_scoreboard, scoreboard
@@ -211,7 +217,10 @@ def export(
     layout: Annotated[str | None, typer.Option(
         help="marian, pegasus, t5, gpt2 or bert.  [default: the one that fits]")] = None,
 ) -> None:
-    """Write a trained model as a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer, for others."""
+    """Write a trained model for Hugging Face's library.
+
+    As a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer.
+    """
     from transformer_course.pipelines.loading import load
     from transformer_course.pipelines.model_folder import export_model, kind_in
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
