@@ -694,3 +694,113 @@ def test_a_position_after_the_last_step_of_an_epoch_is_refused(tmp_path):
 def test_an_error_without_a_message_is_said_by_its_kind():
     assert first_line(KeyError()) == "KeyError" and first_line(ValueError(" \n")) == "ValueError"
     assert first_line(ValueError("one\ntwo")) == "one"
+
+
+class NoTarget(torch.nn.Module):
+    "The mean over no target is 0 / 0, as in PyTorch's own losses."
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(19, 19)
+
+    def loss(self, src, tgt, smoothing):
+        logits = self.table(tgt[:, :-1]).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(logits, tgt[:, 1:].flatten(), ignore_index=0, label_smoothing=smoothing)
+
+
+def test_a_batch_without_targets_teaches_nothing_and_spoils_nothing():
+    "Its loss is not a number; the others' weights, sums and validation loss are as without it."
+    runs = []
+    for more in ([], [([4, 2], [1])] * 3):
+        model, source = NoTarget(), PairBatches([([4, 5, 2], [1, 5 + i, 6, 2]) for i in range(9)] + more, 9)
+        run = Trainer(model, source, lambda step, progress: 0.01, source, Settings(smoothing=0.0, device="cpu"))
+        if more:                                                          # the same order, with an empty batch in between
+            (empty,) = (batch for batch in source.in_order() if not source.tokens(batch))
+            full = PairBatches(source.examples[:9], 9)
+            plan = lambda seed, epoch: [full.plan(seed, epoch)[0], empty, *full.plan(seed, epoch)[1:]]
+            object.__setattr__(source, "plan", plan)
+        run.run(steps=len(run.loop.steps_of(0)), progress=False)
+        runs.append(run)
+    (without, with_one), history = runs, runs[1].loop.history[0]
+    assert {name: history[name] for name in ("loss", "valid")} == {name: without.loop.history[0][name] for name in ("loss", "valid")}
+    assert_close(with_one.model.table.weight, without.model.table.weight, rtol=0, atol=0)
+
+
+def test_a_process_without_targets_of_its_own_reads_a_batch_that_has_some():
+    loop = trainer(None).loop
+    loop.accelerator, loop.batches = SimpleNamespace(process_index=1), SimpleNamespace(tokens=len)
+    assert loop._share([[7, 8], [], [9]]) == ([7, 8], 0, 3) and loop._share([[9], [7, 8]]) == ([7, 8], 2, 3)
+    assert loop._share([[], [], [9]]) == ([9], 0, 1) and loop._share([[9]]) == ([9], 0, 1)
+
+
+class Told(torch.nn.Module):
+    "Notes the smoothing that its loss is called with."
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.told = torch.nn.Parameter(torch.ones(())), []
+
+    def loss(self, src, tgt, smoothing):
+        self.told.append(smoothing)
+        return self.weight * 1
+
+
+def test_a_loss_gets_a_number_unless_its_model_says_that_it_takes_several():
+    model = Told()
+    Trainer(model, BATCHES, lambda step, progress: 0.01, settings=Settings(smoothing=0.2, device="cpu")).run(steps=2, progress=False)
+    assert model.told == [0.2, 0.2]
+
+    class Several(Told):
+        def loss(self, src, tgt, smoothing: float | tuple[float, ...] = 0.0):
+            return super().loss(src, tgt, smoothing).expand(2)
+
+    model = Several()
+    Trainer(model, BATCHES, lambda step, progress: 0.01, settings=Settings(smoothing=0.2, device="cpu")).run(steps=1, progress=False)
+    assert model.told == [(0.2, 0.0)]
+
+
+@pytest.mark.parametrize("loss,says", [
+    (None, "a Told has no loss"), (lambda src, tgt: 0.0, "must take smoothing"),
+    (lambda src, tgt, smoothing: torch.zeros(3), r"must return one number, not \(3,\)"), (lambda src, tgt, smoothing: 1.5, "not float")])
+def test_a_model_that_cannot_be_trained_is_told_in_one_line(loss, says):
+    model = Told()
+    model.loss = loss
+    with pytest.raises(ValueError, match=says):
+        Trainer(model, BATCHES, lambda step, progress: 0.01, settings=Settings(device="cpu")).run(steps=1, progress=False)
+
+
+def test_a_damaged_epoch_costs_the_mean_and_not_the_run(tmp_path, capsys):
+    first = trainer(tmp_path, average=3, checkpoint_seconds=0.0)
+    epoch = len(first.loop.steps_of(0))
+    first.run(steps=2 * epoch + 2, progress=False)                        # both checkpoints name epochs 1 and 2
+    file = tmp_path / "epoch-1" / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    again = trainer(tmp_path, average=3)
+    assert again.load() == checkpoint_folders(tmp_path)[-1] and again.loop.step == 2 * epoch + 2
+    assert [*again.kept] == [2] and "epoch-1" in capsys.readouterr().err
+    for name, weight in first.model.named_parameters():
+        assert torch.equal(weight, dict(again.model.named_parameters())[name])
+    again.run(steps=3 * epoch, progress=False)
+    again.put_result()
+    assert [*again.kept] == [2, 3] and again.loop.history[-1]["epoch"] == 3
+
+
+def test_a_whole_checkpoint_comes_before_a_newer_one_with_a_damaged_epoch(tmp_path):
+    first = trainer(tmp_path, average=3, checkpoint_seconds=0.0)
+    epoch = len(first.loop.steps_of(0))
+    first.run(steps=2 * epoch, progress=False)                            # only the newest names epoch 2
+    (tmp_path / "epoch-2" / "weights.safetensors").write_bytes(b"")
+    again = trainer(tmp_path, average=3)
+    assert again.load() == checkpoint_folders(tmp_path)[0] and again.loop.step == 2 * epoch - 1 and [*again.kept] == [1]
+
+
+@pytest.mark.parametrize("close", [lambda stream: None, lambda stream: stream.close() or stream], ids=["none", "closed"])
+def test_without_a_standard_error_a_run_is_trained_and_its_warnings_stay_off_standard_output(tmp_path, monkeypatch, capsys, close):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", close(open(os.devnull, "w")))
+        run = trainer(tmp_path, checkpoint_seconds=0.0)
+        assert run.run(steps=3, progress=True)
+        (checkpoint_folders(tmp_path)[-1] / "state.json").write_bytes(b"{}")
+        assert trainer(tmp_path).load().name == "step-00000002"
+    assert capsys.readouterr().out == ""

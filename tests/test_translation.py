@@ -1,5 +1,6 @@
 """The translator's own promises, on a corpus small enough to train in a second."""
 from dataclasses import replace
+from shutil import rmtree
 from threading import Thread
 
 import pytest
@@ -272,3 +273,35 @@ def test_the_scoreboard_has_one_line_a_model(corpus):
 
 def test_an_evaluation_without_scores_is_short():
     assert str(TranslationScore("test", 3, 0, None, None, None, 0.25, "")) == "test: AER 0.250 (3 sentences)"
+
+
+def test_a_model_is_saved_before_it_is_scored(corpus, tmp_path, monkeypatch):
+    def broken(self, *given, **named):
+        raise RuntimeError("scoring failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "evaluate", broken)
+        with pytest.raises(RuntimeError, match="scoring failed"):
+            Translator.train(corpus, preset="micro", steps=1, device="cpu", folder=tmp_path / "run", progress=False)
+    saved = Translator.from_pretrained(tmp_path / "run")
+    assert saved.translate(["jack sleeps ."], 1) and "valid" not in saved.config and saved.config["training"]["steps"] == 1
+    again = Translator.train(corpus, preset="micro", steps=1, device="cpu", folder=tmp_path / "run", resume=True, progress=False)
+    assert again.config["valid"]["sentences"] == 23 and Translator.from_pretrained(tmp_path / "run").config["valid"]
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_trained_from_zero(corpus, tmp_path, capsys):
+    folder, options = tmp_path / "run", dict(preset="micro", steps=1, device="cpu", progress=False)
+    Translator.train(corpus, folder=folder, **options)
+    rmtree(folder / "checkpoints")
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="its checkpoints are gone"):
+        Translator.train(corpus, folder=folder, resume=True, **options)
+    assert (folder / "model.safetensors").read_bytes() == before and not (folder / "run.lock").exists()
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "README.md", "checksums.json"):
+        (folder / name).unlink()
+    (folder / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="its checkpoints are gone"):
+        Translator.train(corpus, folder=folder, resume=True, **options)
+    rmtree(folder / "checkpoints")                                   # as after a kill before the first checkpoint
+    assert Translator.train(corpus, folder=folder, resume=True, **options).config["training"]["steps"] == 1
+    assert "the training begins anew" in capsys.readouterr().err

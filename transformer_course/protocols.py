@@ -61,7 +61,11 @@ class BatchSource(Protocol):
 
 @runtime_checkable
 class Trainable(Protocol):
-    """What the training loop asks of a model, which is also a torch.nn.Module."""
+    """What the training loop asks of a model, which is also a torch.nn.Module.
+
+    A loss that is written with this type of smoothing is asked for several losses at once. With another type,
+    or without one, it gets a number, and what the loop records is the smoothed loss.
+    """
 
     def loss(self, *batch: Tensor, smoothing: float | tuple[float, ...]) -> Tensor:   # scalar, or (n,)
         "The mean over the batch's targets; of several losses only the first has a gradient."

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['Folder', 'Device', 'BeamSize', 'LengthPenalty', 'Precision', 'Sequences', 'Temperature', 'TopK', 'TopP', 'MinP',
-           'RepetitionPenalty', 'Seed', 'Prefix', 'Stopped', 'one_line', 'quoted', 'print_table', 'device_named',
+           'RepetitionPenalty', 'Seed', 'Prefix', 'Stopped', 'one_line', 'command_line', 'print_table', 'device_named',
            'arriving', 'decoded', 'all_texts']
 
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-4
+import os
 import shlex
 import subprocess
 import sys
@@ -50,10 +51,9 @@ def _resembling(wrong: str, context: typer.Context) -> list[str]:
     return sorted(names[name] for name in begun or get_close_matches(word, names, n=2))
 
 
-def quoted(words: Sequence[object]) -> str:
-    """A command as it can be copied into a shell of this system."""
-    plain = list(map(str, words))
-    return subprocess.list2cmdline(plain) if sys.platform == "win32" else shlex.join(plain)
+def command_line(*words: str) -> str:
+    """A command as it is typed: a word with blanks or signs in it is quoted."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -188,7 +188,7 @@ def decode_in_batches(
         with torch.autocast(device.type, dtype, enabled=mixed):
             return search(decoder, src, longest, options, generator)
 
-    batches = batches_by_length(rows, options.batch_tokens)
+    batches = batches_by_length(rows, options.cells())
     parallel = decoder is not model and device.type == "cpu" and not options.do_sample   # draws have an order
     found = {}
     for batch, texts in zip(batches, on_each_core(decode, batches, None if parallel else 1)):

@@ -204,6 +204,9 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         folder: str | Path | None = None,     # for checkpoints and the trained model; None: write nothing
         resume: bool = False,                 # go on from the newest checkpoint in folder
         progress: bool = True,                # show a bar
+        vocabulary: int | None = None,        # tokens at most; None: the preset's, here and below
+        learning_rate: float | None = None,   # that warm-up aims at
+        batch_tokens: int | None = None,      # cells of a batch, padding included
     ) -> "Encoder":
         """Train an encoder from scratch, score it on `valid`, and save it if a folder is given.
 
@@ -212,7 +215,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         """
         return train(cls, prepare_texts, _score, *planned(
             ENCODER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder, resume, progress))
+            folder, resume, progress, vocabulary, learning_rate, batch_tokens))
 
     @torch.no_grad()
     def encode(

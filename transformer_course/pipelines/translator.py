@@ -56,15 +56,19 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         folder: str | Path | None = None,     # for checkpoints and the trained model; None: write nothing
         resume: bool = False,                 # go on from the newest checkpoint in folder
         progress: bool = True,                # show a bar
+        vocabulary: int | None = None,        # tokens at most; None: the preset's, here and below
+        learning_rate: float | None = None,   # that warm-up aims at
+        batch_tokens: int | None = None,      # cells of a batch, padding included
     ) -> "Translator":
         """Train a translator from scratch, score it on `valid`, and save it if a folder is given.
 
+        Pairs of your own come as a corpus: see `Corpus.from_pairs` and `Corpus.from_files`.
         Raises ValueError for unknown names, for a folder in use, and without exactly one budget;
         KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
         """
         return train(cls, prepare_pairs, _score, *planned(
             TRANSLATOR, data, pair, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder, resume, progress))
+            folder, resume, progress, vocabulary, learning_rate, batch_tokens))
 
     def translate(
         self,

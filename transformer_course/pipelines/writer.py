@@ -189,6 +189,9 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
         folder: str | Path | None = None,     # for checkpoints and the trained model; None: write nothing
         resume: bool = False,                 # go on from the newest checkpoint in folder
         progress: bool = True,                # show a bar
+        vocabulary: int | None = None,        # tokens at most; None: the preset's, here and below
+        learning_rate: float | None = None,   # that warm-up aims at
+        batch_tokens: int | None = None,      # cells of a batch, padding included
     ) -> "Writer":
         """Train a language model from scratch, score it on `valid`, and save it if a folder is given.
 
@@ -197,7 +200,7 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
         """
         return train(cls, prepare_text, _score, *planned(
             WRITER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder, resume, progress))
+            folder, resume, progress, vocabulary, learning_rate, batch_tokens))
 
     def _begin(self) -> list[int]:
         "What comes before each prompt: the end of the text before; a published tokenizer knows by itself."

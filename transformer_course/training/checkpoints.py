@@ -10,7 +10,6 @@ __all__ = ['STATE', 'WEIGHTS', 'weights_of', 'mean_weights', 'put_weights', 'opt
 # %% ../../nbs/library/training/06b_checkpoints.ipynb #cell-4
 import json
 import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ..files import CHECKSUMS, expect, read_files, read_json, write_folder
+from ..files import CHECKSUMS, expect, read_files, read_json, warn, write_folder
 
 # %% ../../nbs/library/training/06b_checkpoints.ipynb #cell-6
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -139,8 +138,12 @@ def read_tensors(file: str | Path, content: bytes) -> dict[str, Tensor]:
         ) from None
 
 
-def read_checkpoint(path: Path, kinds: dict[str, type | tuple]) -> Checkpoint:
-    """Read one checkpoint, with the epochs that it names; `kinds` are the facts that it must hold.
+def read_checkpoint(
+    path: Path,
+    kinds: dict[str, type | tuple],   # the facts that it must hold
+    whole: bool = True,               # False: an epoch that is damaged or missing is left out, with a warning
+) -> Checkpoint:
+    """Read one checkpoint, with the epochs that it names.
 
     Raises FileNotFoundError if a file is missing, and ValueError, which names the file, if one is damaged.
     """
@@ -150,10 +153,19 @@ def read_checkpoint(path: Path, kinds: dict[str, type | tuple]) -> Checkpoint:
     expect(note, facts, kinds | {"epochs": dict})
     epochs = {}
     for number, digest in facts["epochs"].items():
+        if not number.isdecimal():
+            raise ValueError(f"{note} is damaged: {number!r} is not the number of an epoch")
         folder = path.parent / f"epoch-{number}"
-        if not number.isdecimal() or _digest(folder) != digest:
+        try:
+            found = read_files(folder)
+        except (ValueError, FileNotFoundError) as problem:
+            if whole:
+                raise
+            warn(f"warning: {problem}; the mean at the end will be without it")
+            continue
+        if _digest(folder) != digest:
             raise ValueError(f"{folder} is not the epoch that {note} names")
-        epochs[int(number)] = read_tensors(folder / WEIGHTS, read_files(folder)[WEIGHTS])
+        epochs[int(number)] = read_tensors(folder / WEIGHTS, found[WEIGHTS])
     return Checkpoint(path, facts, read_tensors(path / WEIGHTS, files[WEIGHTS]), epochs)
 
 
@@ -190,15 +202,18 @@ class Checkpoints:
     def newest(self, kinds: dict[str, type | tuple]) -> Checkpoint | None:
         """The newest complete checkpoint, with facts of these kinds; None if there is no checkpoint.
 
-        A warning names a damaged one, and the one before it is taken. Raises ValueError if all are damaged.
+        A warning names a damaged one, and the one before it is taken. If none is whole, but for the weights of
+        earlier epochs, the newest is taken without those. Raises ValueError if all are damaged.
         """
         problems = []
-        for path in reversed(checkpoint_folders(self.folder)):
-            try:
-                return read_checkpoint(path, kinds)
-            except (ValueError, FileNotFoundError) as problem:
-                problems.append(str(problem))
-                print(f"warning: {problem}; taking the checkpoint before it", file=sys.stderr)
+        for whole in (True, False):
+            for path in reversed(checkpoint_folders(self.folder)):
+                try:
+                    return read_checkpoint(path, kinds, whole)
+                except (ValueError, FileNotFoundError) as problem:
+                    problems.append(str(problem))
+                    if whole:
+                        warn(f"warning: {problem}; taking the checkpoint before it")
         if problems:
             raise ValueError(f"no whole checkpoint is left in {self.folder}: {problems[0]}")
         return None

@@ -9,6 +9,7 @@ __all__ = ['Loop', 'accelerator_for', 'evaluate_loss']
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ class Loop:
         for _ in loop.train(Budget(steps=1000)):        # a generator: it works while it is asked for more
             print(loop.step, loop.seconds)
 
-    Raises ValueError for validation batches without a target.
+    Raises ValueError for validation batches without a target, and for a model without the loss of a
+    `Trainable`.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Loop:
     ):
         if valid is not None and not any(map(valid.tokens, valid.in_order())):      # complain before training
             raise ValueError("the validation batches have no targets")
+        _check_trainable(model)
         self.batches, self.valid, self.schedule, self.settings = batches, valid, schedule, settings
         self.accelerator = accelerator_for(settings)
         self.device = self.accelerator.device
@@ -86,13 +89,13 @@ class Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batch, own, tokens = self._share(batches)            # own: targets in this batch; tokens: in all
-        loss, plain = self.objective(*self.batches.collate(batch, self.device))
-        processes = self.accelerator.num_processes
-        self.accelerator.backward(loss * (own * processes / max(tokens, 1)))      # each target counts as much
-        self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.loss_sum += plain.detach() * own
+        if tokens:                                           # the mean over no target may be 0 / 0
+            loss, plain = self.objective(*self.batches.collate(batch, self.device))
+            self.accelerator.backward(loss * (own * self.accelerator.num_processes / tokens))  # targets count alike
+            self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.loss_sum += plain.detach() * own
         self.step, self.position, self.tokens = self.step + 1, self.position + 1, self.tokens + tokens
 
     @property
@@ -114,13 +117,13 @@ class Loop:
     def _share(self, batches: list) -> tuple[Any, int, int]:
         """The batch of this process, its tokens, and those of all batches.
 
-        A process for which no batch is left runs the first one with weight 0, so that it still joins the
-        exchange of gradients.
+        A process whose batch has no target, or for which none is left, runs the fullest one with weight 0, so
+        that it still joins the exchange of gradients.
         """
         counts, rank = [self.batches.tokens(batch) for batch in batches], self.accelerator.process_index
-        if rank < len(batches):
+        if rank < len(batches) and counts[rank]:
             return batches[rank], counts[rank], sum(counts)
-        return batches[0], 0, sum(counts)
+        return batches[counts.index(max(counts))], 0, sum(counts)
 
     def _agree(self, stop: bool) -> bool:
         "Count the time; many processes follow the clock of the first, and stop together if one must."
@@ -180,13 +183,31 @@ class _Objective(nn.Module):
 
     def __init__(self, model: nn.Module, smoothing: float):
         super().__init__()
-        self.model, self.smoothing = model, smoothing
+        self.model, self.smoothing = model, float(smoothing)
+        self.both = bool(smoothing) and _takes_several(model)
 
     def forward(self, *batch: Tensor) -> Tensor:   # (2,): the loss to learn from; the plain one, no gradient
-        if self.smoothing:
+        if self.both:
             return self.model.loss(*batch, smoothing=(self.smoothing, 0.0))
-        loss = self.model.loss(*batch, smoothing=0.0)
+        loss = self.model.loss(*batch, smoothing=self.smoothing)         # the one that it has serves as both
+        if not isinstance(loss, Tensor) or loss.dim():
+            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"the loss of {type(self.model).__name__} must return one number, not {got}")
         return torch.stack([loss, loss.detach()])
+
+
+def _takes_several(model: nn.Module) -> bool:
+    "Whether a model says, by the type of its loss's smoothing, that it takes a tuple: a loss for each."
+    return "tuple" in str(signature(model.loss).parameters["smoothing"].annotation)
+
+
+def _check_trainable(model: nn.Module) -> None:
+    "Raise ValueError unless the model has a loss that takes a smoothing."
+    name = type(model).__name__
+    if not callable(getattr(model, "loss", None)):
+        raise ValueError(f"a {name} has no loss(*batch, smoothing), which training calls")
+    if "smoothing" not in signature(model.loss).parameters:
+        raise ValueError(f"the loss of {name} must take smoothing: loss(*batch, smoothing)")
 
 
 def accelerator_for(settings: Settings) -> Accelerator:
@@ -221,6 +242,8 @@ def evaluate_loss(
     try:
         for batch in batches.in_order():
             tokens = batches.tokens(batch)
+            if not tokens:                           # the mean over no target may be 0 / 0
+                continue
             with accelerator.autocast() if accelerator else nullcontext():
                 total += model.loss(*batches.collate(batch, device), smoothing=0.0).item() * tokens
             count += tokens

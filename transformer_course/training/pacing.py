@@ -6,7 +6,9 @@
 __all__ = ['Budget', 'Clock', 'ProgressBar', 'Interrupts']
 
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-4
+import math
 import signal
+import sys
 import time
 from dataclasses import dataclass
 
@@ -17,7 +19,7 @@ from tqdm.auto import tqdm
 class Budget:
     """How long a run may be: either steps or minutes, counted from its first start.
 
-    Raises ValueError unless exactly one is given and it is positive.
+    Raises ValueError unless exactly one is given and it is positive and finite.
     """
 
     steps: int | None = None
@@ -26,9 +28,9 @@ class Budget:
     def __post_init__(self):
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give the budget of training: either steps or minutes")
-        if not (self.minutes if self.steps is None else self.steps) > 0:
+        if not 0 < (self.minutes if self.steps is None else self.steps) < math.inf:
             given = f"{self.minutes} minutes" if self.steps is None else f"{self.steps} steps"
-            raise ValueError(f"the budget of training must be positive, not {given}")
+            raise ValueError(f"the budget of training must be positive and finite, not {given}")
 
     def spent(self, step: int, seconds: float) -> float:
         """What part of the budget is spent: 0 at the start, 1 at the end."""
@@ -57,10 +59,11 @@ class ProgressBar:
     """Shows how much of a budget is spent and how much time is left, as long as there is a terminal."""
 
     def __init__(self, spent: float = 0.0, visible: bool = True):
+        visible = visible and sys.stderr is not None
         form = "{percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}"
         try:
             self.bar = tqdm(total=1.0, initial=min(spent, 1.0), disable=not visible, bar_format=form)
-        except OSError:                      # no terminal to show it on
+        except (OSError, ValueError):        # no terminal to show it on
             self.bar = tqdm(disable=True)
 
     def __enter__(self) -> "ProgressBar":
@@ -81,7 +84,7 @@ class ProgressBar:
         "Show something, unless the terminal is gone."
         try:
             act()
-        except OSError:
+        except (OSError, ValueError):
             self.bar.disable = True
 
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-15

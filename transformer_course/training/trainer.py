@@ -8,7 +8,6 @@ __all__ = ['FACTS', 'Trainer', 'fit']
 # %% ../../nbs/library/training/06d_training.ipynb #cell-4
 import json
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from .checkpoints import (
     Checkpoint, Checkpoints, checkpoint_folders, mean_weights, optimizer_state, put_optimizer_state,
     put_weights, random_state, set_random_state, take, weights_of)
-from ..files import FolderLock, first_line
+from ..files import FolderLock, first_line, warn
 from ..protocols import BatchSource
 from .loop import Loop
 from .pacing import Budget, Interrupts, ProgressBar
@@ -164,8 +163,8 @@ class Trainer:
                                  f"its {name} is {earlier}, here it is {value}")
         if (threads := found.facts["threads"]) != torch.get_num_threads():
             now = torch.get_num_threads()
-            print(f"warning: this run began with {threads} threads and goes on with {now}: "
-                  "it will end with other bits than without the pause", file=sys.stderr)
+            warn(f"warning: this run began with {threads} threads and goes on with {now}: "
+                 "it will end with other bits than without the pause")
         try:
             self._restore(found)
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as problem:
