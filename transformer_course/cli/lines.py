@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Folder', 'Device', 'BeamSize', 'LengthPenalty', 'Precision', 'Sequences', 'Temperature', 'TopK', 'TopP', 'MinP',
-           'RepetitionPenalty', 'Seed', 'Prefix', 'Stopped', 'one_line', 'command_line', 'print_table', 'device_named',
-           'arriving', 'decoded', 'all_texts']
+           'RepetitionPenalty', 'Seed', 'Prefix', 'Stopped', 'one_line', 'first_process', 'command_line', 'print_table',
+           'device_named', 'arriving', 'decoded', 'all_texts']
 
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-4
 import os
@@ -51,6 +51,11 @@ def _resembling(wrong: str, context: typer.Context) -> list[str]:
     return sorted(names[name] for name in begun or get_close_matches(word, names, n=2))
 
 
+def first_process() -> bool:
+    """Is this the first, or the only one, of the processes that `torchrun` or Accelerate started?"""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def command_line(*words: str) -> str:
     """A command as it is typed: a word with blanks or signs in it is quoted."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
@@ -66,7 +71,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-8
 Folder = Annotated[Path, typer.Argument(
     help="A folder that `train` wrote or that holds a published model, or a name on the Hugging Face Hub.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 … or mps.")]
 BeamSize = Annotated[int, typer.Option(help="Hypotheses kept; 1 is greedy search.", show_default=True)]
 LengthPenalty = Annotated[float, typer.Option(help="Score = log p / length^penalty.")]
 Precision = Annotated[str, typer.Option(

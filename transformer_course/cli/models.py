@@ -15,8 +15,9 @@ from typing import Annotated
 
 import typer
 
-from .lines import (
-    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named)
+from transformer_course.cli.lines import (
+    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named,
+    first_process)
 from .own_data import (
     OwnFiles, Source, Target, TextFile, Tsv, Valid, own_files, telling)
 
@@ -72,6 +73,8 @@ def train(
             "transformer-course", "train", "--resume", "--folder", str(folder), *budget)
         raise Stopped("stopped" + (
             go_on if checkpoint_folders(folder / "checkpoints") else " before the first step")) from None
+    if not first_process():                            # of several processes, one speaks
+        return
     training = trained.config["training"]
     print(f"{training['steps']} steps, {training['tokens']:,} target tokens "
           f"in {training['seconds'] / 60:.1f} minutes "
@@ -166,7 +169,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a model on a split of a data set, or on files of your own.
+    """Score a model on a data set, or on files of your own.
 
     A translator gets sacreBLEU with its signature, and AER; a language model bits per character; an encoder
     the share of labels, hidden words or pairs that it gets right. Only a translator has a beam.
