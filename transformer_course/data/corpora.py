@@ -46,7 +46,7 @@ class Text:
     """A text without a label: a document, a speech, a line."""
     text: str
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-40
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-41
 class Splits(Mapping):
     """Named splits, each read at its first use; listing the names or asking `in` reads nothing."""
 
@@ -71,7 +71,7 @@ class Splits(Mapping):
         """The number of items in a split that was read already, else None."""
         return len(self._read[name]) if name in self._read else None
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-42
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-43
 @dataclass(frozen=True, repr=False)
 class Corpus:
     """A data set: its splits, where they come from, and on which terms.
@@ -162,7 +162,7 @@ class Corpus:
         sizes = ", ".join(s if size(s) is None else f"{s} {size(s):,}" for s in self.splits)
         return f"{self!r}\nsizes: {sizes}\nlicence: {self.licence}\ncite: {self.citation}"
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-44
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-45
 def _warn(message: str) -> None:
     "Warn whoever called `from_pairs` or `from_files`."
     warnings.warn(message, DataWarning, stacklevel=5)
@@ -198,7 +198,7 @@ def own_items(
     """All items of your own files, to score a model on them. Raises `DataError` for what cannot be used."""
     return _items(rows_of_files(files, kind, _warn), kind, labels)
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-45
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-46
 def read_pairs(
     source: str | Path,   # a UTF-8 file, one sentence a line, plain or .gz
     target: str | Path,   # its translation, line for line
@@ -213,7 +213,7 @@ def read_pairs(
             raise DataError(f"{place}: line {lines.index('') + 1} is empty; remove it from both files")
     return [Pair(a, b) for a, b in zip(ours, theirs)]
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-47
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-48
 def _multi30k(pair: str, folder) -> Splits:
     """Splits of Multi30k for a pair such as 'en-de', without the tests that one of the languages lacks."""
     def reader(stem):
@@ -224,7 +224,7 @@ def _multi30k(pair: str, folder) -> Splits:
     return Splits({split: reader(stem) for split, stem in stems.items()
                    if all(f"multi30k/{stem}.{language}.gz" in FILES for language in pair.split("-"))})
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-49
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-50
 def _tinyshakespeare(folder) -> Splits:
     """The speeches of the file in order: the first 90 % train, the next 5 % valid, the rest test."""
     def part(low, high):
@@ -234,7 +234,7 @@ def _tinyshakespeare(folder) -> Splits:
         return read
     return Splits({"train": part(0, 90), "valid": part(90, 95), "test": part(95, 100)})
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-51
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-52
 def by_digest(texts: list[str]) -> list[str]:
     """The texts in an order that looks random and is the same everywhere: that of their SHA-256."""
     return sorted(texts, key=lambda text: hashlib.sha256(text.encode("utf-8")).hexdigest())
@@ -261,7 +261,7 @@ def _polarity(folder) -> Splits:
         return read
     return Splits({"train": part(2, 10), "valid": part(1, 2), "test": part(0, 1)})
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-53
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-54
 @functools.cache
 def _made_hindi() -> dict[str, tuple[Pair, ...]]:
     """The splits of micro-Hindi as pairs, made once in a process: it takes seconds."""
@@ -297,7 +297,7 @@ def _paradigms(pair: str) -> dict[str, list[Pair]]:
                     if source in f.words and target in f.words]
             for split, forms in paradigms.splits().items()}
 
-# %% ../../nbs/lessons/02_corpora.ipynb #cell-55
+# %% ../../nbs/lessons/02_corpora.ipynb #cell-56
 def load(
     name: str,                          # a key of CATALOGUE: "micro-hindi", "multi30k", ...
     pair: str | None = None,            # direction, for sentence pairs: "en-de"; default: the first one
