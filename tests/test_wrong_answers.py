@@ -171,3 +171,13 @@ def test_a_check_before_the_last_line_of_a_cell_is_shown_once(capsys):
             assert capsys.readouterr().out.count("not attempted") == 1, cell
     finally:
         InteractiveShell.clear_instance()
+
+
+def test_numbers_have_no_gaps_and_what_was_cut_is_gone():
+    by_lesson = {}
+    for exercise in all_exercises().values():
+        by_lesson.setdefault(exercise.lesson, []).append(exercise.number)
+    for lesson, numbers in by_lesson.items():
+        assert numbers == [f"{lesson.partition('_')[0]}.{i}" for i in range(1, len(numbers) + 1)], lesson
+    gone = {"rms_norm", "split_places", "costs", "best_alignment", "mended_loss", "loss_of_words", "means_of_two_batches"}
+    assert not gone & all_exercises().keys() and {"whole_block", "learnt_by_heart"} <= all_exercises().keys()

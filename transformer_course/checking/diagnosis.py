@@ -122,7 +122,8 @@ def _find_reason(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -
         told, trial, voice = (_better_reason(fn, [trial for trial, told in wrong], reason, ready)
                               or (None, trial, ""))
     return {"status": status, "reason": told or reason, "voice": voice,
-            "given": named_arguments(ready.solution, trial.case), "printed": trial.got.printed, **_expected_and_got(trial)}
+            "given": named_arguments(ready.solution, trial.case), "printed": trial.got.printed,
+            **_expected_and_got(trial)}
 
 
 def _report_prompt(fn: Callable, trial: Trial, exercise: Exercise, ready: Ready) -> dict:
