@@ -114,8 +114,8 @@ def student_edition(notebook: dict, place: str) -> dict:   # of the lesson, such
 PAGE = """# How sequence models became the Transformer
 
 **Where you are.** This folder is your own copy of the course: {lessons} lessons with {exercises} exercises.
-{listed} of the lessons are in the list on the left, in reading order, the others in `library`. You can try out and change
-everything here.
+{listed} of the lessons are in the list on the left, in reading order, the others in `library`.
+You can try out and change everything here.
 
 **What to do now**
 

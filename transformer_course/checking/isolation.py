@@ -145,7 +145,7 @@ def _refuse_exit(status: int = 0) -> None:
 
 @contextmanager
 def exit_refused():
-    """Inside the block `os._exit` raises an error; in a process that was forked there it ends this process."""
+    """Inside the block `os._exit` raises an error; in a process forked there it ends this process."""
     leave, here = os._exit, os.getpid()
     os._exit = lambda status=0: _refuse_exit() if os.getpid() == here else leave(status)
     try:
