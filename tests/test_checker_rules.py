@@ -62,7 +62,7 @@ def test_the_proof_notices_a_case_that_does_not_show_its_reason():
     ("attend_with_cache", (".view(B, H, 1, K)", ".view(H, B, 1, K).transpose(0, 1)"), "heads are cut", "first word"),
     ("answers_of_a_beam", ("softmax(dim=1)", "softmax(dim=0)"), "not over the hypotheses", "alone"),
     ("adam_step", ("beta2 * v + (1 - beta2) * gradient**2", "beta2 * v + gradient**2"), "the new v", "optim.Adam"),
-    ("best_alignment", ("(best[:, None] + jumps).max(dim=0)", "(best[:, None]).expand_as(jumps).max(dim=0)"), "jump", "another alignment"),
+    ("best_path", ("(score[:, None] + move).max(dim=0)", "(score[:, None]).expand_as(move).max(dim=0)"), "leaves out the moves", "that is returned"),
 ])
 def test_what_misled_learners_is_told_now(name, changes, words, not_words):
     report = diagnose(answer(name, *changes), EXERCISES[name])

@@ -86,6 +86,14 @@ def test_the_first_page_fits_a_screen():
         assert f"**{question}" in "".join(page["cells"][0]["source"])
 
 
+def test_the_first_page_names_the_helpers_and_counts_as_progress_does(tmp_path):
+    from transformer_course.checking.learner import progress
+    (tmp_path / "course.json").write_text("{}", encoding="utf-8")
+    page = "".join(json.loads(course.student_lessons()["00_index.ipynb"])["cells"][0]["source"])
+    exercises, lessons = re.search(r"of (\d+) exercises, 0 of (\d+) lessons", repr(progress(tmp_path))).groups()
+    assert f"{lessons} lessons with {exercises} exercises" in page and "`hint(1)`" in page and "`solution()`" in page
+
+
 def test_lab_leaves_the_users_own_settings_alone(tmp_path, monkeypatch):
     """It adds defaults in the folder, beside configuration that was there; a folder that cannot be written to still opens."""
     course.start(tmp_path / "learning")

@@ -1,7 +1,13 @@
 """Wrong answers that once passed, or were told as something else; right ones that were refused."""
+import dataclasses
+import os
+import time
+
+import numpy
 import pytest
 import torch
 
+from transformer_course.checking.comparison import difference
 from transformer_course.checking.diagnosis import diagnose
 from transformer_course.checking.exercise_notebooks import all_exercises, function_from, prepared
 
@@ -94,3 +100,84 @@ def test_a_default_of_double_precision_breaks_no_right_answer():
 
 def test_the_task_of_the_clock_names_its_number_type(root):
     assert "float32" in (root / "nbs" / "exercises" / "ex21_positions.ipynb").read_text(encoding="utf-8").partition("## 21.1")[2].partition("def clock_codes")[0]
+
+
+# --- the whole check --------------------------------------------------------------------------------------------------------------------------
+
+def test_one_limit_holds_for_all_calls_of_a_check(monkeypatch):
+    from transformer_course.checking import diagnosis
+    exercise, began = all_exercises()["steady_softmax"], time.monotonic()
+    right = prepared(exercise).solution
+    monkeypatch.setattr(diagnosis, "WHOLE_CHECK", 1.0)
+    slow = dataclasses.replace(prepared(exercise), seconds=0.5)
+    monkeypatch.setattr(diagnosis, "prepared", lambda exercise: slow)
+    found = diagnose(lambda scores: time.sleep(0.2) or right(scores), exercise)
+    assert found.status == "error" and "take too long" in found.reason and time.monotonic() - began < 6
+
+
+def test_a_long_check_shows_that_it_works(monkeypatch, capsys):
+    from transformer_course.checking import isolation
+    monkeypatch.setattr(isolation, "QUIET", 0.1)
+    right = prepared(all_exercises()["steady_softmax"]).solution
+    assert diagnose(lambda scores: time.sleep(0.05) or right(scores), all_exercises()["steady_softmax"]).status == "passed"
+    assert "checking" in capsys.readouterr().err
+
+
+def test_an_answer_that_would_end_python_is_told_so():
+    found = diagnose(lambda scores: os._exit(3), all_exercises()["steady_softmax"])
+    assert found.status == "error" and "os._exit would end Python" in found.reason
+    child = os.fork() if hasattr(os, "fork") else 0
+    if child == 0 and hasattr(os, "fork"):
+        os._exit(7)
+    assert not child or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_numpy_results_are_read_or_told_as_such():
+    assert difference(numpy.float32(0.5), 0.5) is None and difference(numpy.bool_(True), True) is None
+    assert difference(numpy.str_("b"), "b") is None and difference([numpy.int64(3)], [3]) is None and difference(numpy.int64(3), 4)
+    assert difference(numpy.ones(2), torch.ones(2)) == "the result should be a tensor, not a NumPy array: torch.from_numpy(it) makes a tensor"
+    assert "tolist()" in difference(numpy.ones(2), [1.0, 1.0]) and "NumPy" in difference(numpy.ones(2), 1.0)
+
+
+def test_the_report_says_whether_it_speaks_of_your_answer_or_of_what_is_right():
+    exercise = all_exercises()["steady_softmax"]
+    mistake = diagnose(lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True), exercise)
+    assert mistake.lines()[1].startswith("  yours: ")
+    rule = told("penalised", "def penalised(logp, words, theta):\n    written = torch.zeros_like(logp, dtype=torch.bool).scatter(1, words, True)\n"
+                             "    return torch.where(written, logp * theta, logp + 0.01 * words.sum())")
+    assert rule.lines()[1].startswith("  should hold: no word should become likelier")
+    assert "yours" not in repr(diagnose(lambda scores: None, exercise)) and "should hold" not in repr(diagnose(lambda scores: None, exercise))
+
+
+@pytest.mark.parametrize("cell, shown", [("check(steady_softmax)\ndone = 1", 1), ("for i in range(2): check(steady_softmax)", 2),
+                                         ("report = check(steady_softmax)", 0), ("check(steady_softmax)", 1), ("1", 0)])
+def test_a_check_inside_a_program_is_shown(tmp_path, cell, shown, capsys, monkeypatch):
+    import runpy
+    program = tmp_path / "mine.py"
+    program.write_text("from transformer_course.checking import check\ndef steady_softmax(scores):\n    raise NotImplementedError()\n" + cell)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(program), run_name="__main__")
+    assert capsys.readouterr().out.count("not attempted") == shown
+
+
+def test_a_check_before_the_last_line_of_a_cell_is_shown_once(capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+    shell = InteractiveShell.instance()
+    try:
+        shell.run_cell("from transformer_course.checking import check\ndef steady_softmax(scores):\n    raise NotImplementedError()")
+        capsys.readouterr()
+        for cell in ("check(steady_softmax)\ndone = 1", "check(steady_softmax)", "if True:\n    check(steady_softmax)"):
+            shell.run_cell(cell)
+            assert capsys.readouterr().out.count("not attempted") == 1, cell
+    finally:
+        InteractiveShell.clear_instance()
+
+
+def test_numbers_have_no_gaps_and_what_was_cut_is_gone():
+    by_lesson = {}
+    for exercise in all_exercises().values():
+        by_lesson.setdefault(exercise.lesson, []).append(exercise.number)
+    for lesson, numbers in by_lesson.items():
+        assert numbers == [f"{lesson.partition('_')[0]}.{i}" for i in range(1, len(numbers) + 1)], lesson
+    gone = {"rms_norm", "split_places", "costs", "best_alignment", "mended_loss", "loss_of_words", "means_of_two_batches"}
+    assert not gone & all_exercises().keys() and {"whole_block", "learnt_by_heart"} <= all_exercises().keys()

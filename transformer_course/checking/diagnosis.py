@@ -8,12 +8,14 @@ __all__ = ['LATER', 'diagnose', 'case_shows_reason', 'prove']
 # %% ../../nbs/library/checking/90f_diagnosis.ipynb #cell-4
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from .comparison import LONG, first_difference, relation, shown
 from .exercise_notebooks import (
     Exercise, Ready, function_from, prepared, without_solution)
-from .isolation import TooLong, outcome, safely, still_running, undisturbed
-from .reports import Report
+from .isolation import (
+    WHOLE_CHECK, Clock, TooLong, exit_refused, outcome, safely, still_running, undisturbed)
+from .reports import SHOULD, YOURS, Report
 from .trials import (
     KEPT, Trial, all_trials, complaint, did_the_same, endless_reason, error_line, forbidden_call,
     holds_only_prompt, is_prompt, keeps_something, named_arguments, too_narrow, where_prompt_is_left)
@@ -25,7 +27,7 @@ def _listed_mistake(trials: Sequence[Trial], ready: Ready, name: str) -> str | N
     for message, forms in ready.mistakes.items():
         for source in forms:
             other = function_from(source, ready, name)
-            if all(did_the_same(trial.got, outcome(other, trial.case, ready.seconds), asked)
+            if all(did_the_same(trial.got, outcome(other, trial.case, ready.limit()), asked)
                    for trial in trials):
                 return message
     return None
@@ -51,10 +53,10 @@ def _in_kind_of(value: object, model: object) -> object:
 def _as_solution(fn: Callable, ready: Ready) -> Callable:
     "The function for use in properties: its results have the kinds of the solution's."
     def call(*arguments):
-        wanted = outcome(ready.solution, arguments, ready.seconds)
-        value = safely(fn, ready.seconds)(*arguments)
+        wanted = outcome(ready.solution, arguments, ready.limit())
+        value = safely(fn, ready.limit())(*arguments)
         return value if wanted.error else _in_kind_of(value, wanted.value)
-    call.__wrapped__ = safely(fn, ready.seconds)     # for a property that asks whether a list is a new one
+    call.__wrapped__ = safely(fn, ready.limit())     # for a property that asks whether a list is a new one
     return call
 
 
@@ -82,8 +84,11 @@ def diagnose(
     listed: bool = True,      # look for the exercise's listed mistakes
 ) -> Report:
     """Try a function as an answer to an exercise; never raises what the function raises."""
-    with undisturbed():                     # properties make tensors, too
-        return _diagnose(fn, exercise, prepared(exercise), listed)
+    with undisturbed(), exit_refused():     # properties make tensors, too
+        ready = prepared(exercise)
+        clock = Clock(max(WHOLE_CHECK, 2 * ready.seconds))
+        with clock.bar:
+            return _diagnose(fn, exercise, replace(ready, clock=clock), listed)
 
 
 def _diagnose(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> Report:
@@ -110,12 +115,15 @@ def _find_reason(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -
         return {"printed": trials[0].got.printed, **_beyond_cases(fn, trials, ready)}
     trial, (status, reason) = wrong[0]
     told = _listed_mistake(trials, ready, exercise.name) if listed else None
+    voice = YOURS if told else ""
     if told is None and keeps_something(fn, trials[0], ready):
         status, told = "wrong", KEPT
     if told is None and status == "wrong" and (trial.fails() or trial.wanted.error is not None):
-        told, trial = _better_reason(fn, [trial for trial, told in wrong], reason, ready) or (None, trial)
-    return {"status": status, "reason": told or reason, "given": named_arguments(ready.solution, trial.case),
-            "printed": trial.got.printed, **_expected_and_got(trial)}
+        told, trial, voice = (_better_reason(fn, [trial for trial, told in wrong], reason, ready)
+                              or (None, trial, ""))
+    return {"status": status, "reason": told or reason, "voice": voice,
+            "given": named_arguments(ready.solution, trial.case), "printed": trial.got.printed,
+            **_expected_and_got(trial)}
 
 
 def _report_prompt(fn: Callable, trial: Trial, exercise: Exercise, ready: Ready) -> dict:
@@ -136,14 +144,14 @@ def _better_reason(
     wrong: Sequence[Trial],
     reason: str,
     ready: Ready,
-) -> tuple[str, Trial] | None:
-    "A better reason than a first difference, and the trial that shows it."
+) -> tuple[str, Trial, str] | None:
+    "A better reason than a first difference, the trial that shows it, and its voice."
     if (told := _common_relation(wrong)) and wrong[0].case:            # a relation would answer a question
-        return told, wrong[0]
+        return told, wrong[0], YOURS
     if not _is_vague(reason):
         return None
     broken = _broken_property(fn, ready, [trial.case for trial in wrong], strict=False)
-    return broken and (broken[0], next(trial for trial in wrong if trial.case is broken[1]))
+    return broken and (broken[0], next(trial for trial in wrong if trial.case is broken[1]), SHOULD)
 
 
 LATER = "A model trains with other number types and on other devices, too, and there it would not do: "
@@ -155,7 +163,8 @@ def _beyond_cases(fn: Callable, trials: Sequence[Trial], ready: Ready) -> dict:
         return {"status": "wrong", "reason": KEPT, "given": named_arguments(ready.solution, trials[0].case)}
     broken = _broken_property(fn, ready, ready.cases)
     if broken is not None:
-        return {"status": "wrong", "reason": broken[0], "given": named_arguments(ready.solution, broken[1])}
+        return {"status": "wrong", "reason": broken[0], "voice": SHOULD,
+                "given": named_arguments(ready.solution, broken[1])}
     if name := forbidden_call(fn, ready):
         return {"status": "wrong", "reason": f"right, but the task asks for it without `{name}`"}
     narrow = too_narrow(fn, ready)

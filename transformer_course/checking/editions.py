@@ -113,15 +113,16 @@ def student_edition(notebook: dict, place: str) -> dict:   # of the lesson, such
 # %% ../../nbs/library/checking/90h_editions.ipynb #cell-13
 PAGE = """# How sequence models became the Transformer
 
-**Where you are.** This folder is your own copy of the course. The list on the left has {lessons} lessons, in
-reading order; the folder `exercises` has {exercises} exercises. You can try out and change everything here.
+**Where you are.** This folder is your own copy of the course: {lessons} lessons with {exercises} exercises.
+{listed} of the lessons are in the list on the left, in reading order, the others in `library`.
+You can try out and change everything here.
 
 **What to do now**
 
 1. Click into the grey cell below and press **Shift+Enter**. Every cell runs in this way.
 2. Open [lesson 00](00_warm_up.ipynb). Read it, and run its cells from top to bottom.
 3. Open [its exercises](exercises/00_warm_up_exercises.ipynb). You write a function, and `check` says
-   whether it is right, or shows what is wrong.
+   whether it is right, or shows what is wrong. `hint(1)` and `solution()` help.
 4. Go on with the next lesson: the link is at the end of each.
 
 **What you have done** is in this picture: a column for each lesson, a square for each exercise. Run the cell
@@ -132,13 +133,13 @@ The folder `library` shows how the rest is made. You may skip it: a lesson says 
 LOOK = "from transformer_course.checking import progress\n\nprogress()"
 
 
-def first_page(lessons: int, exercises: int) -> dict:
+def first_page(lessons: int, exercises: int, listed: int) -> dict:
     """The notebook that a learner sees first."""
     look = {"cell_type": "code", "id": "look", "metadata": {}, "source": LOOK.splitlines(True), "outputs": [],
             "execution_count": None}
     metadata = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"},
                 "language_info": {"name": "python"}}
-    text = PAGE.format(lessons=lessons, exercises=exercises)
+    text = PAGE.format(lessons=lessons, exercises=exercises, listed=listed)
     return {"cells": [_markdown_cell(text, "page"), look, _markdown_cell(BELOW, "below")],
             "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
@@ -174,7 +175,7 @@ def student_lessons() -> dict[str, bytes]:
     """The learner's first page, the map and all lessons, by their places in the folder."""
     notebooks = {name: json.loads(content) for name, content in lessons().items()}
     where, path = places(), reading_order()
-    found = {FIRST_PAGE: _as_bytes(first_page(len(path), len(all_exercises())))}
+    found = {FIRST_PAGE: _as_bytes(first_page(len(author_notebooks()), len(all_exercises()), len(path)))}
     for name, notebook in notebooks.items():
         own, after = f"{name[:-6]}_exercises.ipynb", _lesson_following(name, path)
         onward = {**({"Exercises": own} if own in where else {}),

@@ -23,6 +23,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .isolation import Clock
+
 # %% ../../nbs/library/checking/90b_exercise_notebooks.ipynb #cell-6
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 PROMPT = ("# YOUR CODE HERE", "raise NotImplementedError()")
@@ -199,6 +201,11 @@ class Ready:
     names: dict                   # what the notebook's cells defined
     good_for: str = ""            # a sentence for those who have passed
     forbidden: tuple[str, ...] = ()  # functions of PyTorch that the task forbids
+    clock: Clock | None = None    # of a check that is going on
+
+    def limit(self) -> float:
+        """Seconds that the next call may take. Raises TooLong if the whole check has no time left."""
+        return self.clock.limit(self.seconds) if self.clock else self.seconds
 
 # %% ../../nbs/library/checking/90b_exercise_notebooks.ipynb #cell-18
 def mistaken(source: str, change: str | tuple[str, ...]) -> str:

@@ -157,7 +157,8 @@ def _lesson_by_content_or_name(path: Path) -> str | None:
         found = lesson_of(code_of_notebook(path))
     except (ValueError, OSError):
         found = None
-    return found or next((lesson for lesson in author_notebooks() if f"{lesson}_exercises" in path.stem), None)
+    named = (lesson for lesson in author_notebooks() if f"{lesson}_exercises" in path.stem)
+    return found or next(named, None)
 
 
 def grade(

@@ -6,11 +6,14 @@
 __all__ = ['find', 'check', 'hint', 'solution', 'progress', 'gradient_flows']
 
 # %% ../../nbs/library/checking/90_checking.ipynb #cell-4
+import ast
+import linecache
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 
 from . import progress_file
 from .comparison import Shown, kind_name
@@ -81,7 +84,35 @@ def check(answer: Callable | None = None) -> Report:
     _last[:] = [exercise.name]
     report = diagnose(answer, exercise)
     note([report])
-    return with_next_step(report, exercise)
+    report = with_next_step(report, exercise)
+    if _is_thrown_away(sys._getframe(1)):
+        _show(report)
+    return report
+
+
+def _is_thrown_away(frame: FrameType) -> bool:
+    "Does a cell or a program call `check` in a line of its own, whose result nobody shows?"
+    try:
+        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
+    except (SyntaxError, ValueError):
+        return False
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Expr)
+             and isinstance(node.value, ast.Call) and node.lineno <= frame.f_lineno <= node.end_lineno]
+    asked = [node for node in calls if getattr(node.value.func, "id", "") == "check"
+             or getattr(node.value.func, "attr", "") == "check"]
+    return bool(asked) and not (_in_notebook() and tree.body[-1] in asked)       # that one it shows itself
+
+
+def _in_notebook() -> bool:
+    python = sys.modules.get("IPython")
+    return python is not None and python.get_ipython() is not None
+
+
+def _show(report: Report) -> None:
+    if _in_notebook():
+        sys.modules["IPython"].display.display(report)
+    else:
+        print(report)
 
 # %% ../../nbs/library/checking/90_checking.ipynb #cell-8
 def _errors_in_words(ask: Callable) -> Callable:

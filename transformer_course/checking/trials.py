@@ -45,7 +45,7 @@ class Trial:
 
 def try_case(fn: Callable, case: tuple, ready: Ready) -> Trial:
     """Call both functions on one case; a letter as answer is read generously."""
-    got, wanted = outcome(fn, case, ready.seconds), outcome(ready.solution, case, ready.seconds)
+    got, wanted = outcome(fn, case, ready.limit()), outcome(ready.solution, case, ready.limit())
     if asks_for_letters(wanted, ready):
         got.value = read_letters(got.value, wanted.value) or got.value
     return Trial(case, got, wanted)
@@ -136,7 +136,10 @@ def _failing_line(fn: Callable, error: BaseException) -> str:
 
 
 def endless_reason(ready: Ready) -> str:
-    """The reason of a call that did not end."""
+    """The reason of a call that did not end, or of calls that took too long together."""
+    if ready.clock and ready.clock.is_over():
+        return (f"its calls take too long: the check was stopped after {ready.clock.seconds:g} seconds. "
+                "Each call should take a small part of a second: far too much work?")
     return f"it did not end within {ready.seconds:g} seconds: an endless loop, or far too much work?"
 
 
@@ -233,7 +236,7 @@ def _fails_for_cpu_tensors(fn: Callable, there: Trial, ready: Ready) -> bool:
     "Does a function fail on another device because it makes tensors on the CPU?"
     if "device" in str(there.got.error):
         return True
-    again = outcome(_making_tensors_on_meta(fn), there.case, ready.seconds)
+    again = outcome(_making_tensors_on_meta(fn), there.case, ready.limit())
     return not Trial(there.case, again, there.wanted).fails()
 
 
@@ -298,5 +301,5 @@ def forbidden_call(fn: Callable, ready: Ready) -> str | None:
             return without_generator(fn(*arguments))
 
     for case in ready.cases[:2] if ready.forbidden else []:
-        outcome(call, case, ready.seconds)
+        outcome(call, case, ready.limit())
     return next((name for name in ready.forbidden if name in heard.names), None)

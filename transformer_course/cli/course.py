@@ -74,7 +74,7 @@ def _check_class(folder: Path, table_file: Path, lessons: Sequence[str], as_json
     from transformer_course.checking.grading import fence_told, grade, table, write_table
     out = sys.stdout if str(table_file) == "-" else None
     if not out and (table_file.is_dir() or not table_file.resolve().parent.is_dir()):
-        raise ValueError(f"--csv {table_file}: give a file in a folder that is there, or - to print the table")
+        raise ValueError(f"--csv {table_file}: give a file in a folder that exists, or - to print it")
     print(fence_told(), file=sys.stderr)
     marks = grade(folder, lessons, progress=True)
     columns, rows = table(marks, lessons)
@@ -114,7 +114,8 @@ def check(
     """
     from transformer_course.checking.course import check_file, check_folder
     if table_file is not None:
-        _check_class(folder, table_file, [word.strip() for word in lessons.split(",") if word.strip()], as_json)
+        numbers = [word.strip() for word in lessons.split(",") if word.strip()]
+        _check_class(folder, table_file, numbers, as_json)
     if lessons:
         raise ValueError("--lessons needs --csv FILE")
     one = folder.is_file() or folder.suffix == ".ipynb"
