@@ -40,6 +40,30 @@ def write(name: str, record: dict) -> Path:
     return path
 
 
+def best_rate(
+    loss: Callable[[float], float],    # rate -> loss on valid of a model trained with it; nan counts as worst
+    first: float,                      # the rate to begin with
+    factor: float = 2.0,               # between neighbouring rates
+    most: int = 9,                     # rates to try
+) -> tuple[float, dict[str, float]]:   # the best rate; the loss of every rate tried, lowest rate first
+    """The rate with the lowest loss, with a worse one tried on either side of it.
+
+    Raises ValueError if the best of `most` rates is still the lowest or the highest.
+    """
+    tried, rate = {}, first
+    while len(tried) < most:
+        found = loss(rate)
+        tried[rate] = found if found == found else float("inf")
+        best = min(tried, key=tried.get)
+        if best == max(tried):
+            rate = best * factor
+        elif best == min(tried):
+            rate = best / factor
+        else:
+            return best, {str(rate): round(tried[rate], 4) for rate in sorted(tried)}
+    raise ValueError(f"best_rate: the best rate, {best}, is still at the edge of {sorted(tried)}")
+
+
 def shared(
     work: Callable,            # a function of a module, not a lambda: it is called in other processes
     tasks: Sequence[tuple],    # its arguments, task by task

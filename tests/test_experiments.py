@@ -326,3 +326,17 @@ def test_scores_per_character_word_and_token_tell_the_same_loss():
     assert 2 ** (90 * found["bits per character"]) == pytest.approx(math.exp(42), rel=0.02)
     assert found["perplexity per word"] ** 20 == pytest.approx(math.exp(42), rel=0.01)
     assert found["perplexity per token"] ** 35 == pytest.approx(math.exp(42), rel=0.01)
+
+
+@pytest.mark.parametrize("lowest", [0.08, 0.01, 0.0006])
+def test_the_best_rate_has_a_worse_one_on_either_side(lowest):
+    best, tried = records.best_rate(lambda rate: abs(math.log(rate / lowest)), 0.01)
+    rates = [float(rate) for rate in tried]
+    assert rates == sorted(rates) and rates[0] < best < rates[-1]
+    assert tried[str(best)] == min(tried.values()) and abs(math.log2(best / lowest)) <= 0.5
+
+
+def test_a_best_rate_at_the_edge_is_an_error_and_nan_is_the_worst():
+    with pytest.raises(ValueError, match="still at the edge"):
+        records.best_rate(lambda rate: -rate, 0.01, most=4)
+    assert records.best_rate(lambda rate: math.nan if rate > 0.03 else -rate if rate > 0.004 else 1.0, 0.01)[0] == 0.02

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.search.beam import beam_search, greedy_search, sample
+from transformer_course.pipelines.searching import SearchOptions, search
 from transformer_course.search.sampling import MinP, Nucleus, RepetitionPenalty
 
 
@@ -98,6 +99,24 @@ def test_refuses(make, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_the_temperature_comes_before_nucleus_and_min_p_as_in_hugging_face(temperature):
+    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
+    model, prompt = small(), text(5).view(1, 5)
+    logp = model(prompt)[:, -1].log_softmax(-1).detach()
+    logp[:, [0, 1]] = -math.inf
+    for ours, theirs, options in ((Nucleus(0.6), TopPLogitsWarper(0.6), {"top_p": 0.6}),
+                                  (MinP(0.3), MinPLogitsWarper(0.3), {"min_p": 0.3})):
+        expected = set(theirs(None, TemperatureLogitsWarper(temperature)(None, logp.clone()))[0].isfinite().nonzero()[:, 0].tolist())
+        rule_first = set(theirs(None, logp.clone())[0].isfinite().nonzero()[:, 0].tolist())
+        assert expected != rule_first                                     # else the order would not show
+        drawn = sample(model, prompt.expand(900, -1), 1, temperature, generator=torch.Generator().manual_seed(8), keep=ours)
+        assert set(drawn.tokens[:, 0].tolist()) == expected
+        asked = SearchOptions(do_sample=True, temperature=temperature, num_return_sequences=900, **options)
+        found = search(model, prompt, torch.tensor([1]), asked, torch.Generator().manual_seed(9))
+        assert {row[0] for row in found[0]} == expected
+
+
 @pytest.mark.parametrize("share", [1e-30, 1e-46, 5e-324])
 def test_the_smallest_share_keeps_the_likeliest_word_and_no_other(share):
     logp = (2 * torch.randn(5, 11, generator=torch.Generator().manual_seed(7))).log_softmax(-1)
@@ -117,3 +136,5 @@ def test_logits_that_are_not_numbers_are_told_whatever_the_rule(rule):
     for search in (greedy_search, sample, lambda *given, **named: beam_search(*given[:2], 3, *given[2:], **named)):
         with pytest.raises(ValueError, match="NaN"):
             search(model, text(8).view(2, 4), 5, adjust=rule)
+    with pytest.raises(ValueError, match="NaN"):
+        sample(model, text(8).view(2, 4), 5, keep=lambda logp: rule(logp, text(8).view(2, 4), None))

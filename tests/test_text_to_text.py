@@ -221,3 +221,37 @@ def test_a_t5_learns_to_fill_gaps():
 def test_a_t5_of_no_size_is_refused(sizes, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         T5(**{"vocab_size": 23, "d_model": 12, "n_heads": 3, "n_layers": (2, 1), "d_ff": 20} | sizes)
+
+
+def test_no_rule_by_position_answers_the_questions_about_a_passage():
+    from collections import defaultdict
+
+    from transformer_course.data.story_tasks import PASSAGE_QUESTIONS, passage_tasks, passages
+    rows = {split: [t for p in of if len(p.facts) == 2 for t in passage_tasks(p)] for split, of in passages(seed=3, train=600, test=300).items()}
+    asked = [question.split()[0] for question, fact in PASSAGE_QUESTIONS]
+    right = defaultdict(lambda: defaultdict(list))          # right[question][place] = of each task, whether the words there are the answer
+    for task in (t for t in rows["train"] + rows["test"] if t.kind == "question"):
+        question, words = task.source.split()[2], task.source.split(" ? ")[1].split()
+        for start in range(-len(words), len(words)):
+            for length in (1, 2):
+                found = " ".join((words + words)[start % len(words):][:length])
+                right[question][start, length].append(found == task.target)
+    assert set(right) == set(asked)
+    for question in asked:
+        n = len(right[question][0, 1])
+        assert n > 700 and max(sum(hits) for hits in right[question].values()) < 0.4 * n
+
+
+def test_passages_say_who_bought_what_where_and_keep_combinations_apart():
+    from transformer_course.data.story_tasks import passage_tasks, passages, story_split
+    made = passages(seed=2, train=300, valid=50, test=50)
+    for split, of in made.items():
+        for passage in of:
+            for facts in passage.facts:
+                assert story_split("{name} {place} {thing}".format(**facts)) == split
+                assert all(f" {fact} " in f" {passage.text} " for fact in facts.values())
+            short = passage_tasks(passage)[-1].target
+            assert [half.split()[0] for half in short.split(" and ")] == sorted(f["name"] for f in passage.facts)
+    assert {len(p.facts) for p in made["test"]} == {1, 2} and len({len(p.text.split()) for p in made["test"]}) > 8
+    with pytest.raises(ValueError, match="valid must be a positive whole number, not 0"):
+        passages(valid=0)

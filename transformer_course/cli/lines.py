@@ -4,10 +4,13 @@
 
 # %% auto #0
 __all__ = ['Folder', 'Device', 'BeamSize', 'LengthPenalty', 'Precision', 'Sequences', 'Temperature', 'TopK', 'TopP', 'MinP',
-           'RepetitionPenalty', 'Seed', 'Prefix', 'Stopped', 'one_line', 'print_table', 'device_named', 'decoded',
-           'all_texts']
+           'RepetitionPenalty', 'Seed', 'AsJson', 'Prefix', 'Stopped', 'one_line', 'command_line', 'print_table',
+           'device_named', 'decoded', 'all_texts']
 
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-4
+import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,6 +36,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, (ValueError, OSError, RuntimeError, FloatingPointError)):
         return f"error: {text}"
     return f"error: unexpected {type(error).__name__}: {text} (add --debug to see where)"
+
+
+def command_line(*words: str) -> str:
+    """A command as it is typed: a word with blanks or signs in it is quoted."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -61,6 +69,8 @@ MinP = Annotated[float | None, typer.Option(
 RepetitionPenalty = Annotated[float, typer.Option(
     help="Above 1: tokens that were written become less likely.")]
 Seed = Annotated[int, typer.Option(help="Of the draws.")]
+AsJson = Annotated[bool, typer.Option(
+    "--json", help="Print a JSON object for each text, on a line of its own: texts, scores, unknown words.")]
 Prefix = Annotated[str | None, typer.Option(
     help="What comes before each sentence, for a T5: 'translate English to German: '.")]
 

@@ -22,7 +22,7 @@ from .functional import (
 from .relative_positions import added_positions, positions_in_attention
 from ..protocols import Cache
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-23
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-27
 class EncoderLayer(nn.Module):
     """Look around, think: self-attention, then feed-forward [Vaswani et al. 2017, §3.1].
 
@@ -48,7 +48,7 @@ class EncoderLayer(nn.Module):
         x = self.norm_1(x + self.dropout(self.self_attention(x, mask, cache)[0]))
         return self.norm_2(x + self.dropout(self.feed_forward(x)))
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-25
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-29
 class DecoderLayer(nn.Module):
     """Look back, look over, think: self-attention, cross-attention, feed-forward [same section]."""
 
@@ -77,7 +77,7 @@ class DecoderLayer(nn.Module):
         x = self.norm_2(x + self.dropout(self.cross_attention(x, source, source_mask)[0]))
         return self.norm_3(x + self.dropout(self.feed_forward(x)))
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-27
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-31
 class Encoder(nn.Module):
     """Layers, one after the other; pre-norm needs a last norm. With a causal mask it is the stack of GPT."""
 
@@ -101,7 +101,7 @@ class Encoder(nn.Module):
             x = layer(x, mask, cache)
         return self.final_norm(x)
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-28
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-32
 class Decoder(nn.Module):
     """Layers of the decoder, one after the other; pre-norm needs a last norm."""
 
@@ -131,7 +131,7 @@ class Decoder(nn.Module):
             x = layer(x, key_value, source_mask, mask, cache)
         return self.final_norm(x)
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-30
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-34
 class EncoderDecoder(nn.Module):
     """An encoder that reads a source, and a decoder that writes from it [Vaswani et al. 2017, fig. 1].
 
@@ -210,7 +210,7 @@ class EncoderDecoder(nn.Module):
         chosen = torch.stack(of_layers).mean(0) if layer is None else of_layers[layer]
         return chosen.mean(1) if head is None else chosen[:, head]
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-31
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-35
 class Transformer(EncoderDecoder):
     """The Transformer [Vaswani et al. 2017], made from sizes; the defaults are the paper's base model.
 

@@ -258,11 +258,13 @@ def sample(
     generator: torch.Generator | None = None,   # of random numbers, on the model's device
     min_len: int = 0,            # minimum length, EOS included
     adjust: Adjust | None = None,   # changes log p at every step, see `Adjust`
-) -> Hypotheses:                 # scores are log p, whatever temperature and top_k
+    keep: Callable[[Tensor], Tensor] | None = None,   # log p (N, V) -> -inf for what may not be drawn
+) -> Hypotheses:                 # scores are log p, whatever temperature, top_k and keep
     """Draw each word with probability proportional to p^(1/temperature).
 
     A hypothesis that has not ended by max_len is cut there, without EOS. Scores are log p under the model.
-    With `adjust` they are the sum of the adjusted log p, not normalised again.
+    With `adjust` they are the sum of the adjusted log p, not normalised again. `adjust` comes before the
+    temperature and `keep` after it, as in Hugging Face's library.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
     """
     if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
@@ -270,17 +272,19 @@ def sample(
             f"temperature={temperature!r} must be finite and above 0 (greedy_search is its limit at 0)")
     if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
         raise ValueError(f"top_k={top_k!r} must be a whole number of at least 1, or None")
-    choose = partial(_draw, temperature=temperature, top_k=top_k, generator=generator)
+    choose = partial(_draw, temperature=temperature, top_k=top_k, generator=generator, keep=keep)
     return _write(Request(model, src, max_len, min_len, adjust), choose)
 
 
-def _draw(logp: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
+def _draw(logp: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None,
+          keep: Callable[[Tensor], Tensor] | None) -> Tensor:
     "Words (N,) drawn from log p (N, V)."
     if top_k is not None and top_k < logp.shape[1]:
         logp = logp.masked_fill(logp < logp.topk(top_k).values[:, -1:], -math.inf)
     below = logp - logp.amax(-1, keepdim=True).clamp(min=-1e30)      # first, so that no quotient overflows
-    p = (below / min(max(temperature, 1e-30), 1e30)).clamp(min=-1e30)
-    p = p.softmax(-1)                                          # numbers, even where a rule allows nothing
+    below = below / min(max(temperature, 1e-30), 1e30)
+    below = below if keep is None else keep(below)
+    p = below.clamp(min=-1e30).softmax(-1)                     # numbers, even where a rule allows nothing
     check_numbers(p[:, 0])
     return torch.multinomial(p, 1, generator=generator)[:, 0]
 

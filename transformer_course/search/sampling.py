@@ -17,7 +17,7 @@ from torch import Tensor
 class Nucleus:
     """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
 
-    For `adjust` of `sample`, before its temperature. Raises ValueError if share is not in (0, 1].
+    For `keep` of `sample`, which calls it after the temperature. Raises ValueError if share is not in (0, 1].
     """
 
     share: float   # top-p
@@ -26,11 +26,11 @@ class Nucleus:
         if not 0 < self.share <= 1:
             raise ValueError(f"Nucleus: share={self.share} must lie in (0, 1]")
 
-    def __call__(self, logp: Tensor, words: Tensor, sentence: Tensor) -> Tensor:   # (N, V) -> (N, V)
+    def __call__(self, logp: Tensor, *rest: Tensor) -> Tensor:   # (N, V) -> (N, V)
         likely = logp.sort(dim=-1, descending=True)
         p = likely.values.softmax(-1)
         kept = p.cumsum(-1) - p < self.share
-        kept[:, 0] = True                # the likeliest always, were the share 0 in single precision
+        kept[:, 0] = True                      # the likeliest always, were the share 0 in single precision
         return logp.masked_fill(~torch.zeros_like(kept).scatter(-1, likely.indices, kept), -torch.inf)
 
 
@@ -38,7 +38,7 @@ class Nucleus:
 class MinP:
     """Draw only among words with at least a share of the likeliest word's probability [Nguyen et al. 2024].
 
-    For `adjust` of `sample`, before its temperature. Raises ValueError if share is not in (0, 1].
+    For `keep` of `sample`, which calls it after the temperature. Raises ValueError if share is not in (0, 1].
     """
 
     share: float
@@ -47,7 +47,7 @@ class MinP:
         if not 0 < self.share <= 1:
             raise ValueError(f"MinP: share={self.share} must lie in (0, 1]")
 
-    def __call__(self, logp: Tensor, words: Tensor, sentence: Tensor) -> Tensor:   # (N, V) -> (N, V)
+    def __call__(self, logp: Tensor, *rest: Tensor) -> Tensor:   # (N, V) -> (N, V)
         least = logp.amax(-1, keepdim=True) + math.log(self.share)
         return logp.masked_fill(logp < least, -torch.inf)
 
