@@ -20,13 +20,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .lines import command_line
+
 # %% ../../nbs/library/cli/91e_cli_course.ipynb #cell-6
 def start(folder: Annotated[Path, typer.Argument(
         help="A new folder, or one that was started before.")]) -> None:
-    """Copy lessons and exercises into a folder to learn in; nothing in it is overwritten."""
+    """Copy lessons and exercises into a folder to learn in.
+
+    Nothing in it is overwritten.
+    """
     from transformer_course.checking.course import start as run
     print(run(folder))
-    print(f"next: transformer-course lab {folder}")
+    print("next:", command_line("transformer-course", "lab", str(folder)))
 
 
 def lab(
@@ -34,14 +39,17 @@ def lab(
     port: Annotated[int, typer.Option(help="Where JupyterLab listens.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
-    """Open JupyterLab in a folder to learn in, on the course's first page."""
+    """Open JupyterLab in a folder to learn in.
+
+    It begins on the course's first page.
+    """
     from transformer_course.checking.course import lab_options
     from transformer_course.checking.progress_file import course_folder
     found = course_folder(folder)
     if found is None:
         raise ValueError(f"{folder} is not a course folder: make one with `transformer-course start FOLDER`")
     if find_spec("jupyterlab") is None:
-        raise ValueError('JupyterLab is not installed: pip install "transformer-course[lab]"')
+        raise ValueError("JupyterLab is not installed: pip install jupyterlab ipywidgets")
     options, variables = lab_options(found)
     words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port), *options,
              *([] if browser else ["--no-browser"])]
@@ -97,7 +105,9 @@ def check(
     lessons: Annotated[str, typer.Option(
         help="With --csv: numbers of the lessons that count, such as 20,21.")] = "",
 ) -> None:
-    """Run and check all exercises of a folder or of one notebook, and say what is wrong and why.
+    """Run and check exercises, and say what is wrong and why.
+
+    All exercises of a folder, or of one notebook.
 
     With --csv, a class: exit code 0 if every notebook could be run, 1 if a cell was killed, ended Python,
     did not end, or a file is damaged. Nothing is noted in the students' folders.

@@ -15,8 +15,9 @@ from typing import Annotated
 
 import typer
 
-from .lines import (
-    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named)
+from transformer_course.cli.lines import (
+    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named,
+    first_process)
 from .own_data import (
     OwnFiles, Source, Target, TextFile, Tsv, Valid, own_files, telling)
 
@@ -72,6 +73,8 @@ def train(
             "transformer-course", "train", "--resume", "--folder", str(folder), *budget)
         raise Stopped("stopped" + (
             go_on if checkpoint_folders(folder / "checkpoints") else " before the first step")) from None
+    if not first_process():                            # of several processes, one speaks
+        return
     training = trained.config["training"]
     print(f"{training['steps']} steps, {training['tokens']:,} target tokens "
           f"in {training['seconds'] / 60:.1f} minutes "
@@ -166,7 +169,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a model on a split of a data set, or on files of your own.
+    """Score a model on a data set, or on files of your own.
 
     A translator gets sacreBLEU with its signature, and AER; a language model bits per character; an encoder
     the share of labels, hidden words or pairs that it gets right. Only a translator has a beam.
@@ -226,7 +229,10 @@ def compare(
         help="Also draw the table into this file (png, svg or pdf).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
-    """The scoreboard: train each model on the same data with the same budget, score all on one split."""
+    """Train several models on the same data, and compare them.
+
+    The scoreboard: each has the same budget, and all are scored on one split.
+    """
     from transformer_course.drawing.plots import save, use_style
     from transformer_course.pipelines.presets import MODELS
     from transformer_course.pipelines.scoreboard import ALIGNERS, compare as run, draw_scoreboard, scoreboard
@@ -262,7 +268,10 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Or steps, for each.")] = None,
     seed: int = 1,
 ) -> None:
-    """Train three small translators from English to romanised Hindi, compare them, draw where they look."""
+    """Train three small translators, and draw where they look.
+
+    From English to romanised Hindi; their scores are compared in a table.
+    """
     from transformer_course.data.corpora import load
     from transformer_course.drawing.plots import save
     from transformer_course.pipelines.scoreboard import compare as run, draw_scoreboard, scoreboard
@@ -297,7 +306,10 @@ def export(
     layout: Annotated[str | None, typer.Option(
         help="marian, pegasus, t5, gpt2 or bert.  [default: the one that fits]")] = None,
 ) -> None:
-    """Write a trained model as a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer, for others."""
+    """Write a trained model for Hugging Face's library.
+
+    As a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer.
+    """
     from transformer_course.pipelines.loading import load
     from transformer_course.pipelines.model_folder import export_model, kind_in
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

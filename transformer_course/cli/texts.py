@@ -10,14 +10,13 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from .lines import (
     AsJson, BeamSize, Device, Folder, LengthPenalty, MinP, Precision, Prefix, RepetitionPenalty, Seed,
-    Sequences, Temperature, TopK, TopP, all_texts, decoded, device_named, one_line)
+    Sequences, Temperature, TopK, TopP, all_texts, arriving, decoded, device_named, one_line)
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-6
 GROUP = 256   # lines that are translated together
@@ -80,11 +79,13 @@ def _complain(answers: Sequence[list | ValueError], unknown: Sequence[list[str]]
     return sum(isinstance(answer, ValueError) for answer in answers)
 
 
-def _groups(texts: Iterator, size: int) -> Iterator[tuple[list, range]]:
-    "Texts in groups as they come, with their numbers from 1."
-    first = 1
-    while group := list(islice(texts, size)):
-        yield group, range(first, first + len(group))
+def _groups(sentences: Sequence[str] | None, stream: BinaryIO) -> Iterator[tuple[list, list[str]]]:
+    "Sentences or, without any, the lines of a stream, in groups as they come, and their names for errors."
+    given = [sentences[i:i + GROUP] for i in range(0, len(sentences), GROUP)] if sentences else None
+    what, first = "sentence" if sentences else "line", 1
+    for group in given or arriving(stream, GROUP):
+        texts = group if given else list(decoded(group, first))
+        yield texts, [f"{what} {number}" for number in range(first, first + len(group))]
         first += len(group)
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-7
@@ -108,8 +109,9 @@ def translate(
     as_json: AsJson = False,
     device: Device = "cpu",
 ) -> None:
-    """Translate sentences, one line each; exit code 1 if one could not be, and an empty line in its place.
+    """Translate sentences, one line each.
 
+    In place of a sentence that cannot be translated there is an empty line, and the exit code is 1.
     A line end in a translation is printed as a blank. Unknown words are told on standard error.
     """
     from transformer_course.pipelines.searching import SearchOptions
@@ -118,11 +120,8 @@ def translate(
         beam_size, length_penalty, num_return_sequences, do_sample, temperature, top_k, top_p, min_p,
         repetition_penalty, seed, precision=precision)
     translator = Translator.from_pretrained(folder, device=device_named(device))
-    interactive = sys.stdin.isatty() and not sentences
-    texts, what = (iter(sentences), "sentence") if sentences else (decoded(sys.stdin.buffer), "line")
     missing = 0
-    for group, numbers in _groups(texts, 1 if interactive else GROUP):
-        names = [f"{what} {number}" for number in numbers]
+    for group, names in _groups(sentences, sys.stdin.buffer):
         rows = _rows(translator, group, names, prefix)
         answers = _answers(translator, rows, names, options)
         unknown = _unknown(translator, group, answers)
@@ -155,7 +154,7 @@ def write(
     as_json: AsJson = False,
     device: Device = "cpu",
 ) -> None:
-    """Let a trained language model write on from prompts, one text after the other."""
+    """Let a language model write on from prompts, one text a line."""
     from transformer_course.pipelines.writer import Writer, writing_options
     options = {"max_new_tokens": max_new_tokens, "beam_size": beam_size, "length_penalty": length_penalty,
                "do_sample": do_sample, "temperature": temperature, "top_k": top_k, "top_p": top_p,
@@ -181,7 +180,10 @@ def encode(
     normalize_embeddings: Annotated[bool, typer.Option(help="Scale each vector to length 1.")] = True,
     device: Device = "cpu",
 ) -> None:
-    """Turn each text into a vector: one line each, a list of numbers as JSON."""
+    """Turn each text into a vector.
+
+    One line each: a list of numbers as JSON.
+    """
     from transformer_course.pipelines.encoder import Encoder
     encoder = Encoder.from_pretrained(folder, device=device_named(device))
     for vector in encoder.encode(all_texts(texts), normalize_embeddings=normalize_embeddings).tolist():
@@ -194,7 +196,10 @@ def fill(
     top_k: Annotated[int, typer.Option(help="Words for each [MASK], the likeliest first.")] = 5,
     device: Device = "cpu",
 ) -> None:
-    """Say which words are likeliest in place of [MASK]: one line for each text, with probabilities."""
+    """Say which words are likeliest in place of [MASK].
+
+    One line for each text, with probabilities.
+    """
     from transformer_course.pipelines.encoder import Encoder
     encoder = Encoder.from_pretrained(folder, device=device_named(device))
     for found in encoder.fill(all_texts(texts), top_k=top_k):
