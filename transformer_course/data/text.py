@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 import tokenizers
@@ -41,7 +41,8 @@ def pad(
     try:
         length = max(map(len, sequences), default=None)
         rows = [list(row) + [pad_id] * (length - len(row)) for row in sequences]
-        rectangle = torch.tensor(rows)
+        plain = set(map(type, chain.from_iterable(rows))) <= {int}           # as a rule: nothing to find out
+        rectangle = torch.tensor(rows, dtype=torch.long if plain else None)
     except (TypeError, ValueError, RuntimeError):
         length, rectangle = 0, torch.empty(0)
     if length is None:
