@@ -22,7 +22,7 @@ from .relative_positions import added_positions, positions_in_attention
 from .caches import State
 from .transformer import Encoder, EncoderLayer
 
-# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-15
+# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-18
 class LanguageModel(nn.Module):
     """A stack of layers without a source: each word reads itself and the words before it.
 
@@ -82,7 +82,7 @@ class LanguageModel(nn.Module):
         state = state.copy()                                                # the old one may be used again
         return self.stack(self.embedding(tokens, start), mask, state.caches), state
 
-# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-16
+# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-19
 class TransformerLM(LanguageModel):
     """A Transformer without a source, made from sizes [Radford et al. 2018].
 
@@ -127,7 +127,7 @@ class TransformerLM(LanguageModel):
         stack = Encoder([layer() for n in range(n_layers)], nn.LayerNorm(d_model) if pre_norm else None)
         super().__init__(embedding, stack, output, pad_id, bos_id, eos_id)
 
-# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-17
+# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-20
 def check_prompts(
     name: str,       # of the model, for the message
     src: Tensor,     # (N, S) prompts
