@@ -31,7 +31,7 @@ setup(
     license_files=["LICENSE", "LICENSE-PROSE"],
     packages=[*find_packages(include=["transformer_course", "transformer_course.*"]), *carried],
     package_dir={package: folder for package, (folder, pattern) in carried.items()},
-    package_data={package: [pattern] for package, (folder, pattern) in carried.items()},
+    package_data={package: [pattern] for package, (folder, pattern) in carried.items()} | {"transformer_course": ["py.typed"]},
     include_package_data=True,
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),

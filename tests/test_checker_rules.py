@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_course.checking import course, diagnosis, exercise_notebooks, isolation, progress_file
+from transformer_course.checking import course, diagnosis, exercise_notebooks, isolation, notebook_runs, progress_file
 from transformer_course.checking import check, find, hint, progress, solution
 from transformer_course.checking.comparison import altered, difference, first_difference, relation, shown
 from transformer_course.checking.diagnosis import case_shows_reason, diagnose
@@ -244,7 +244,7 @@ def test_a_prompt_that_was_left_behind_is_named_with_its_line(tmp_path):
     cells = [{"cell_type": "code", "source": "def steady_softmax(scores):\n    return scores\n    raise NotImplementedError()\n\n\n"
                                              "def cross_entropy_by_hand(a, b):\n    'Mine.'\n    # YOUR CODE HERE\n    raise NotImplementedError()"}]
     path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
-    first, second = course.check_notebook(path, [exercise, EXERCISES["cross_entropy_by_hand"]])
+    first, second = notebook_runs.check_notebook(path, [exercise, EXERCISES["cross_entropy_by_hand"]])
     assert first.status == "wrong" and second.status == "not attempted"
 
 

@@ -60,7 +60,7 @@ def test_translate_from_arguments_and_from_standard_input(model):
 
 def test_a_bad_line_costs_no_good_one(model):
     bad = {2: (b"\xff\xfe", "not valid UTF-8"), 4: (b"   ", "empty"), 5: (b"cow " * 600, "601 tokens")}
-    good = [b"jack saw jill", b"ill saw jack", b"the cow sleeps"]
+    good = [b"jack saw jill", b"jill saw jack", b"the cow sleeps"]
     fine = iter(good)
     lines = [bad[number][0] if number in bad else next(fine) for number in range(1, 7)]
     done, alone = run("translate", model, stdin=b"\n".join(lines)), run("translate", model, stdin=b"\n".join(good))
@@ -401,3 +401,29 @@ def test_doctor_reports_what_is_broken_and_goes_on(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(torch.cuda, "is_available", lambda: (_ for _ in ()).throw(RuntimeError("no driver")))
     printed = here("doctor", capsys=capsys)
     assert "home directory" in printed and "download cache" in printed
+
+
+def test_an_error_does_not_go_to_standard_output_where_standard_error_is_closed(monkeypatch, capsys, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        with pytest.raises(SystemExit) as ended:
+            main(["translate", str(tmp_path / "nowhere"), "a sentence"])
+    assert ended.value.code == 1 and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout"])
+def test_a_closed_stream_ends_no_command(monkeypatch, model, name):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, name, None)
+        with pytest.raises(SystemExit) as ended:
+            main(["translate", str(model), *([] if name == "stdin" else ["the cow sleeps"])])
+    assert ended.value.code == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell that closes streams")
+def test_a_training_without_any_stream_is_saved_and_leaves_no_lock(spoilt):
+    words = [*COMMAND, "train", "--resume", "--steps", "3", "--folder", str(spoilt), "--device", "cpu"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0
+    assert json.loads((spoilt / "config.json").read_text())["training"]["steps"] == 3
+    assert not list(spoilt.glob("**/*.lock")) and json.loads((spoilt / "run.json").read_text())["model"] == "transformer"

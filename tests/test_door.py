@@ -1,5 +1,6 @@
 """One door: a model of ours or a published one becomes a Translator, a Writer or an Encoder, and says what the original says."""
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from transformer_course import Encoder, Translator, Writer, load
 from transformer_course.data.corpora import Labelled, Pair, Text
 from transformer_course.data.corpora import load as load_data
 from transformer_course.data.text import Tokenizer
-from transformer_course.models.bert import Bert, BertForPreTraining
+from transformer_course.models.bert import Bert, BertForPreTraining, TextClassifier
 from transformer_course.pipelines.decoding import KeptDecoder, translate
 from transformer_course.pipelines.evaluation import Evaluation
 from transformer_course.pipelines.kinds import KINDS, TRANSLATOR, WRITER
@@ -402,3 +403,17 @@ def test_an_encoder_trains_stops_goes_on_and_classifies(tmp_path):
     with pytest.raises(ValueError, match="micro-hindi' holds pairs, and bert learns from texts"):
         Encoder.train("micro-hindi", steps=1, folder=tmp_path / "new", **CPU)
     assert not (tmp_path / "new").exists()
+
+
+def test_vectors_and_scores_that_are_not_numbers_are_told():
+    words = Tokenizer.train([*SENTENCES, "a tree"], kind="words", size=40, specials=("[MASK]",))
+    judge = Encoder(TextClassifier(Bert(len(words), 12, 3, 1, 14, max_len=9)), words, {"model": "bert-classifier"})
+    guesser = Encoder(BertForPreTraining(Bert(len(words), 12, 3, 1, 14, max_len=9)), words, {"model": "bert"})
+    for encoder in (judge, guesser):
+        torch.nn.init.constant_(encoder.model.bert.stack.layers[0].feed_forward.contract.bias, math.nan)
+    writer = Writer(WRITER.build("gru-lm", "micro", len(words)), words, {})
+    torch.nn.init.constant_([*writer.model.parameters()][-1], math.nan)
+    for call in (lambda: judge.encode(["a tree"]), lambda: judge.classify(["a tree"]), lambda: guesser.fill(["a [MASK]"]),
+                 lambda: writer.evaluate(["a tree"]), lambda: writer.write(["a"])):
+        with pytest.raises(ValueError, match="not numbers"):
+            call()

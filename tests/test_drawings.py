@@ -29,6 +29,8 @@ OTHER = {       # arguments that differ from the defaults, and words that must t
     "additive_step": ({"source": ("a", "b", "c"), "weights": (0.25, 0.5, 0.25), "previous": "p", "word": "w"},
                       "a b c 0.25 0.50 p w"),
     "who_knows_when": ({"words": ("laal", "kitaab")}, "laal kitaab weights context state"),
+    "look_up": ({"kind": "layer", "words": ("old", "red", "book"), "weights": (0.25, 0.5, 0.25)},
+                "old red book 0.25 0.50 residual norm"),
     "query_key_value": ({"words": ("she", "reads", "old", "books"), "weights": (0.1, 0.2, 0.3, 0.4), "asker": 3},
                         "she reads old books 0.10 0.20 0.30 0.40"),
     "multi_head": ({"heads": 4, "d_model": 12, "length": 5}, "(5, 12) (12, 12) (5, 3) head"),
@@ -37,6 +39,7 @@ OTHER = {       # arguments that differ from the defaults, and words that must t
     "rotation": ({"places": (0, 2, 11), "shift": 5, "speed": 0.3}, "1.5 16 11"),
     "residual_blocks": ({}, "norm attention feed-forward"),
     "transformer": ({"source": ("red",), "target": (), "word": "laal", "layers": 2}, "red laal BOS 2"),
+    "training_and_writing": ({"words": ("laal", "kitaab")}, "BOS laal kitaab EOS"),
     "cache_filling": ({"words": ("BOS", "laal")}, "BOS laal 3"),
 }
 
@@ -52,7 +55,7 @@ def made(request):
 
 
 def test_every_drawing_is_tried():
-    assert set(OTHER) == set(DIAGRAMS) and len(DIAGRAMS) == 17
+    assert set(OTHER) == set(DIAGRAMS) and len(DIAGRAMS) == 19
     for name in DIAGRAMS:
         assert inspect.getdoc(DIAGRAMS[name]).endswith((".", ")"))
 
@@ -69,6 +72,16 @@ def test_drawing(made):
     assert root.tag == SVG + "svg" and root.findtext(SVG + "title") == first.title
     assert [word for word in words if word not in described] == []
     assert root.get("width") == f"{first.width * 0.75:g}pt" and first.width == 800
+
+
+def test_a_look_up_changes_its_names_and_nothing_else():
+    words = {kind: set(diagrams_attention.look_up(kind).words) for kind in diagrams_attention.LOOK_UPS}
+    assert all(problems(diagrams_attention.look_up(kind)) == [] for kind in words)
+    assert {"words", "scores", "weights", "mixture", "Ram", "0.70"} <= set.intersection(*words.values())
+    assert "network" in words["additive"] and "query" not in words["additive"]
+    assert all({"query", "q · k", "keys, values"} <= words[kind] for kind in ("cross", "self", "layer"))
+    with pytest.raises(ValueError, match="kind='product' is unknown: choose one of additive, cross, self, layer"):
+        diagrams_attention.look_up("product")
 
 
 def test_bytes_do_not_depend_on_settings():

@@ -34,7 +34,7 @@ def models(tmp_path_factory):
 
 
 def asked(hub, home, code):
-    "Run code in a process that knows no other hub, with an empty cache."
+    "Run code in a process that knows no other hub, with a cache of its own."
     env = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "OMP_NUM_THREADS": "1",
                         "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     env.pop("HF_HUB_OFFLINE", None)
@@ -84,3 +84,45 @@ def test_a_download_that_breaks_off_is_an_error_and_leaves_nothing_that_looks_wh
     with serving(models) as hub:
         whole = asked(hub, tmp_path, code)
     assert (whole.returncode, whole.stdout) == (0, "cpu\n"), whole.stderr
+
+
+COMMANDS = """
+import contextlib, io, json, sys
+from transformer_course.cli.app import main
+
+def run(*words):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main(list(words))
+        except SystemExit as ended:
+            assert ended.code == 0, words
+    return out.getvalue()
+
+print(json.loads(run("translate", "someone/translator", "jack saw jill", "--beam-size", "2", "--num-return-sequences", "2", "--json")))
+print(run("write", "someone/writer", "on", "--max-new-tokens", "4", "--temperature", "0", "--do-sample"))
+print(run("write", "someone/gpt2", "a b", "--max-new-tokens", "4", "--beam-size", "2"))
+print(run("evaluate", "someone/translator", "--tsv", sys.argv[1], "--beam-size", "1", "--json"))
+print(run("evaluate", "someone/gpt2", "--text", sys.argv[1]))
+"""
+
+
+def test_commands_take_a_name_on_the_hub_or_a_folder(models, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("jack saw jill\tjaik ne jil ko dekhaa\nthe cow sleeps\tgaay sotii hai\n", encoding="utf-8")
+    code = COMMANDS.replace("sys.argv[1]", repr(str(pairs)))
+    with serving(models) as hub:
+        online = asked(hub, tmp_path, code)
+    assert online.returncode == 0, online.stderr
+    lines = online.stdout.split("\n")
+    assert "'score': -" in lines[0] and "bits per character" in online.stdout and '"split": "pairs.tsv"' in online.stdout
+    for name, folder in models.items():
+        code = code.replace(f'"{name}"', repr(str(folder)))
+    assert asked("http://127.0.0.1:9", tmp_path / "other", code).stdout == online.stdout
+
+
+def test_what_a_published_model_needs_to_be_scored_is_said(models, tmp_path):
+    code = "from transformer_course.cli.app import main; main(['evaluate', 'someone/gpt2'])"
+    with serving(models) as hub:
+        done = asked(hub, tmp_path, code)
+    line = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and "someone/gpt2 does not say" in line and "--data" in line and "--text" in line, done.stderr

@@ -162,3 +162,24 @@ def test_a_save_keeps_what_is_not_its_own(saved, tmp_path):
     Path(tmp_path, "notes.txt").write_text("mine")
     Translator(model, tokenizer, config).save_pretrained(tmp_path)
     assert Path(tmp_path, "notes.txt").read_text() == "mine" and load_model(tmp_path)[2] == config
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_numbers(saved, tmp_path, bad):
+    folder, files = saved
+    weights = safetensors.torch.load(files["model.safetensors"])
+    last = sorted(weights)[-1]
+    weights[last].view(-1)[-1] = bad
+    write_files(tmp_path, files | {"model.safetensors": safetensors.torch.save(weights)})
+    with pytest.raises(ValueError, match=f"model.safetensors is damaged: {last} holds a number that is not finite"):
+        load_model(tmp_path)
+
+
+def test_a_tokenizer_of_another_model(saved):
+    model, words, config = load_model(saved[0])
+    for other in (Tokenizer.train(["a b c d e f g h"], kind="words", size=12), Tokenizer.train(["a"], kind="words", size=5)):
+        with pytest.raises(ValueError, match=f"the tokenizer has {len(other)} entries, and the model {len(words)}"):
+            Translator(model, other, config)
+    model.pad_id = 3
+    with pytest.raises(ValueError, match="the model's pad_id is 3, and the tokenizer's is 0"):
+        Translator(model, words, config)

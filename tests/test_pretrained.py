@@ -576,7 +576,7 @@ def test_tokenizers_of_four_kinds(tmp_path):
     pieces.save_model(str(tmp_path / "bert"))
     bert = load_tokenizer(tmp_path / "bert")
     theirs = transformers.BertTokenizerFast(str(tmp_path / "bert" / "vocab.txt"))
-    for second in (None, "a river"):
+    for second in (None, "a river", ""):
         found = theirs("The Lion, unhappy", second)
         assert bert.encode_pair("The Lion, unhappy", second, special=True) == (found["input_ids"], found["token_type_ids"])
     assert bert.decode(bert.encode("the lion saw")) == "the lion saw" and bert.special_id("[MASK]") == bert.roles["mask"]
@@ -732,3 +732,172 @@ def test_a_published_bert_with_its_tasks():
     assert_close(order, wanted.seq_relationship_logits, rtol=1e-4, atol=1e-4)
     logits = mine(ids)[0][0, 4]                     # the masked place
     assert logits.max() - logits.mean() > 3         # trained: random weights give all pieces nearly the same score
+
+
+def small_spiece(spm, folder, **options):
+    """A sentencepiece model of a few texts, in the file that T5 and Pegasus have."""
+    folder.mkdir()
+    with open(folder / "spiece.model", "wb") as file:
+        spm.SentencePieceTrainer.train(sentence_iterator=iter([text for pair in TEXTS for text in pair] * 5), model_writer=file, vocab_size=40,
+                                       pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2, hard_vocab_limit=False, **options)
+    return spm.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+
+
+def test_special_pieces_inside_a_text_are_not_cut(tmp_path):
+    spm = pytest.importorskip("sentencepiece", reason="sentencepiece comes with the extra `dev`")
+    side = small_spiece(spm, tmp_path / "t5")
+    t5 = load_tokenizer(tmp_path / "t5")
+    a, b = side.encode("the lion"), side.encode("a dog ran")
+    assert t5.encode("the lion <extra_id_0> a dog ran <extra_id_1>") == [*a, len(t5) - 1, *b, len(t5) - 2]
+    assert t5.encode("the lion</s> a dog ran") == [*a, 1, *b] and t5.encode("<extra_id_777> a")[-1] != len(t5) - 778
+
+
+def test_a_pegasus_with_only_its_sentencepiece_model_keeps_the_reserved_ids(tmp_path):
+    """103 ids come before the model's own pieces; without them each word would be another."""
+    spm = pytest.importorskip("sentencepiece", reason="sentencepiece comes with the extra `dev`")
+    side = small_spiece(spm, tmp_path / "pegasus")
+    (tmp_path / "pegasus" / "config.json").write_text(json.dumps({"model_type": "pegasus", "vocab_size": len(side) + 103}))
+    mine, text = load_tokenizer(tmp_path / "pegasus"), "the lion saw a dog"
+    assert mine.encode(text, special=True) == [*(i + 103 for i in side.encode(text)), 1] and mine.decode(mine.encode(text)) == text
+    assert (mine.pad_id, mine.eos_id, mine.special_id("<mask_2>"), mine.special_id("<unk_102>"), mine.roles["unk"]) == (0, 1, 3, 104, 105)
+    assert len(mine) == len(side) + 103
+
+
+# what broke
+
+def test_an_export_that_was_killed_between_its_renames_is_no_mixture(words, tmp_path):
+    """Some files of the new set are in their places, the others wait: the new set is read, and nothing of the old one."""
+    from transformer_course.files import write_folder
+    from transformer_course.published.pretrained import published_files
+    torch.manual_seed(8)
+    old, new = (TransformerLM(len(words), **SIZES, positions="learned", max_len=30).eval() for turn in range(2))
+    save_pretrained(old, tmp_path, words)
+    write_folder(tmp_path / ".new", published_files(new, words)[1])
+    (tmp_path / ".new" / "config.json").replace(tmp_path / "config.json")
+    read = from_pretrained(tmp_path)
+    assert_close(read(torch.tensor([[5, 6, 7]])), new(torch.tensor([[5, 6, 7]])), rtol=1e-4, atol=1e-5)
+    assert not (tmp_path / ".new").exists() and load_tokenizer(tmp_path).encode("the lion") == words.encode("the lion")
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "mkfifo"), reason="this system has no pipes among its files")
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_pipe_in_the_folder_is_not_waited_for(folders, tmp_path, name):
+    import os
+    from transformer_course import load
+    shutil.copytree(folders["GPT-2"], tmp_path / "odd")
+    (tmp_path / "odd" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "odd" / name)
+    for read in (from_pretrained, load_tokenizer, load):
+        with pytest.raises(ValueError, match=f"{name} is no regular file"):
+            read(tmp_path / "odd")
+
+
+def test_pegasus_in_bfloat16(folders, tmp_path):
+    """Its own saved file, too: position codes are compared as the file's number type rounds them."""
+    model = transformers.PegasusForConditionalGeneration.from_pretrained(folders["Pegasus"], dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "theirs")
+    mine = from_pretrained(tmp_path / "theirs", dtype=torch.bfloat16)
+    save_pretrained(mine, tmp_path / "ours")
+    assert_close(output(from_pretrained(tmp_path / "ours", dtype=torch.bfloat16), "Pegasus"), output(mine, "Pegasus"))
+
+
+@pytest.mark.parametrize("name, layers", [("MarianMT", "encoder_layers"), ("Pegasus", "encoder_layers"), ("T5", "num_layers"), ("GPT-2", "n_layer")])
+def test_a_second_number_of_layers_must_agree(name, layers, folders, tmp_path):
+    with pytest.raises(ValueError, match=f"{layers} and num_hidden_layers do not agree"):
+        from_pretrained(changed(folders, name, tmp_path, {"num_hidden_layers": 7}))
+
+
+def test_outputs_of_a_t5_that_are_scaled_by_nothing(folders, tmp_path):
+    """null means what it means to Hugging Face: no scale."""
+    folder = changed(folders, "T5", tmp_path, {"scale_decoder_outputs": None})
+    theirs = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float64).eval()
+    assert_close(output(from_pretrained(folder, torch.float64), "T5"), their_output(theirs, "T5"), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("content, message", [
+    ({"wte.weight": Bomb()}, "holds more than tensors: it could run code, and is not read$"),
+    ({"wte.weight": torch.empty(37, 20, device="meta")}, r"it does not hold the numbers of wte.weight \(37, 20\)"),
+    ({"wte.weight": torch.ones(1, 1).expand(10**6, 10**6)}, r"it does not hold the numbers of wte.weight"),
+])
+def test_pickled_tensors_that_are_none(content, message, folders, tmp_path):
+    shutil.copy(folders["GPT-2"] / "config.json", tmp_path)
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=message) as caught:
+        from_pretrained(tmp_path)
+    assert "weights_only" not in str(caught.value)
+
+
+def test_a_small_archive_does_not_fill_the_memory(folders, tmp_path):
+    """Its parts are compressed, which PyTorch never does; nothing is unpacked."""
+    import zipfile
+    shutil.copy(folders["GPT-2"] / "config.json", tmp_path)
+    torch.save({"wte.weight": torch.zeros(100, 1000)}, tmp_path / "plain.bin")
+    with zipfile.ZipFile(tmp_path / "plain.bin") as plain, zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as packed:
+        for part in plain.namelist():
+            packed.writestr(part, plain.read(part))
+    with pytest.raises(ValueError, match="its parts are compressed"):
+        from_pretrained(tmp_path)
+
+
+def test_a_tensor_of_another_shape_is_refused_before_its_numbers_are_read(folders, tmp_path):
+    with pytest.raises(ValueError, match=r"transformer.ln_f.bias has the shape \(21,\)"):
+        from_pretrained(changed(folders, "GPT-2", tmp_path, **{"transformer.ln_f.bias": torch.full((21,), math.nan)}))
+
+
+def test_a_tokenizer_that_panics_is_damaged(words, tmp_path, monkeypatch):
+    described = json.loads(words.to_json())
+    described["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    with pytest.raises(ValueError, match="the tokenizer in .* is damaged"):
+        load_tokenizer(tmp_path)
+
+
+def test_ours_changes_texts_as_no_other_does_or_is_refused(words, tmp_path):
+    """What could take for ever or panic is refused before it is tried."""
+    from transformer_course.pipelines.model_folder import _tokenizer
+    slow = {"type": "Replace", "pattern": {"Regex": "(a|a)*$"}, "content": ""}
+    for normalizer in ({"type": "Precompiled", "precompiled_charsmap": "AAAA"}, slow, {"type": "Sequence", "normalizers": [slow] * 9}):
+        described = json.dumps(json.loads(words.to_json()) | {"normalizer": normalizer})
+        with pytest.raises(ValueError, match="it changes or cuts texts as no tokenizer of this library does"):
+            _tokenizer(tmp_path / "tokenizer.json", described.encode())
+    for kind in ("words", "bpe", "characters"):
+        whole = Tokenizer.train(["the lion [MASK]"], kind, 300, specials=("[MASK]",))
+        assert _tokenizer(tmp_path, whole.to_json().encode()).encode("the lion") == whole.encode("the lion")
+
+
+def test_sizes_hold_no_function(words, tmp_path):
+    from transformer_course.pipelines.writer import Writer
+    Writer(TransformerLM(len(words), **SIZES, positions="learned"), words, {"model": "transformer-lm", "sizes": SIZES | {"activation": "relu"}}).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="sizes.activation is 'relu', and no file can hold a function"):
+        Writer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "BertForSequenceClassification"])
+def test_a_bert_with_one_head_is_read_used_and_written_back(kind, words, tmp_path):
+    """No pooler, or other heads than those of the two tasks: values are Hugging Face's, and its door does what the head is for."""
+    from transformer_course import load
+    names = {0: "bad", 1: "good", 2: "neither"}
+    inner = Tokenizer.train([source for source, target in TEXTS], kind="words", size=30, specials=("[MASK]",))
+    config = transformers.BertConfig(vocab_size=len(inner), hidden_size=20, num_hidden_layers=2, num_attention_heads=5, intermediate_size=28,
+                                     max_position_embeddings=150, attn_implementation="eager", id2label=names)
+    theirs = oracle(getattr(transformers, kind)(config))
+    theirs.save_pretrained(tmp_path / "theirs")
+    src = tokens(len(inner), 11, 5, 8)
+    real = padding_mask(src, 0)
+    mine = from_pretrained(tmp_path / "theirs", torch.float64)
+    with torch.no_grad():
+        expected, found = theirs(src, attention_mask=real).logits, mine(src)
+        pick = (lambda x: x[real]) if kind == "BertForMaskedLM" else (lambda x: x)
+        assert_close(pick(found), pick(expected), rtol=1e-9, atol=1e-9)
+        save_pretrained(mine, tmp_path / "ours", inner)
+        again, told = getattr(transformers, kind).from_pretrained(tmp_path / "ours", output_loading_info=True, dtype=torch.float64)
+        assert not any(told.values()), told
+        assert_close(pick(again.eval()(src, attention_mask=real).logits), pick(expected), rtol=1e-6, atol=1e-6)
+    save_pretrained(from_pretrained(tmp_path / "theirs"), tmp_path / "whole", inner)
+    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    if kind == "BertForMaskedLM":
+        (one,) = load(tmp_path / "whole").fill(["the lion [MASK] the dog"], top_k=3)[0]
+        assert len(one) == 3
+    else:
+        assert config["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
+        assert set(load(tmp_path / "whole").classify(["the lion ran", "a dog"])) <= set(config["id2label"].values())

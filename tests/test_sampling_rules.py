@@ -86,9 +86,9 @@ def test_rules_against_repetition_work_in_every_search():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: Nucleus(0), r"share=0 must lie in \(0, 1\]"),
-    (lambda: Nucleus(math.nan), r"share=nan must lie in \(0, 1\]"),
-    (lambda: MinP(1.5), r"share=1.5 must lie in \(0, 1\]"),
+    (lambda: Nucleus(0), r"top_p=0 must lie in \(0, 1\]"),
+    (lambda: Nucleus(math.nan), r"top_p=nan must lie in \(0, 1\]"),
+    (lambda: MinP(1.5), r"min_p=1.5 must lie in \(0, 1\]"),
     (lambda: RepetitionPenalty(0.9), "theta=0.9 must be finite and at least 1"),
     (lambda: RepetitionPenalty(math.nan), "theta=nan must be finite"),
     (lambda: RepetitionPenalty(1.2, 0), "last=0 must be at least 1, or None"),

@@ -74,9 +74,9 @@ def test_padding_after_the_end_costs_nothing(name):
 def test_prompts_of_different_lengths_are_written_on_as_if_alone(name):
     model, prompts = a_model(name), [[2, 5, 6], [2], [2, 7, 8], [2, 9]]
     options = SearchOptions(do_sample=True, temperature=0)
-    together = [texts[0] for texts in write_on(model, prompts, 6, options)]
+    together = [texts[0].ids for texts in write_on(model, prompts, 6, options)]
     for prompt, found in zip(prompts, together):
-        alone = write_on(model, [prompt], 6, options)[0][0]
+        alone = write_on(model, [prompt], 6, options)[0][0].ids
         assert [i for i in alone if i != 0] == [i for i in found if i != 0]
         best = beam_search(model, torch.tensor([prompt]), 1, 6, length_penalty=0.0)
         end = alone.index(2) if 2 in alone else len(alone)

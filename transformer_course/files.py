@@ -118,8 +118,8 @@ def _move_up(folder: Path) -> None:
 def read_files(folder: str | Path) -> dict[str, bytes]:
     """Read the set that `write_files` or `write_folder` wrote.
 
-    Raises FileNotFoundError if the folder or a file is missing. Raises ValueError if a file was altered or cut
-    short, if it is a device or a pipe, and if the checksums name a file outside the folder.
+    Raises FileNotFoundError if the folder or a file is missing. Raises ValueError if a file was altered or
+    cut short, if it is a device or a pipe, and if the checksums name a file outside the folder.
     """
     folder = Path(folder)
     for attempt in range(10):

@@ -25,15 +25,27 @@ def _same_length(**lists) -> int:
     return min(lengths.values())
 
 # %% ../nbs/lessons/04_scoring.ipynb #cell-9
+def _sentences(**lists) -> int:
+    "How many sentences each list holds; ValueError for anything but lists of strings, all of one length."
+    for name, sentences in lists.items():
+        if isinstance(sentences, str) or not hasattr(sentences, "__len__"):
+            got = "one string" if isinstance(sentences, str) else repr(sentences)[:30]
+            raise ValueError(f"{name} must be a list of sentences, not {got}")
+        for number, sentence in enumerate(sentences, start=1):
+            if not isinstance(sentence, str):
+                raise ValueError(f"{name} must be strings, and number {number} is {repr(sentence)[:30]}")
+    return _same_length(**lists)
+
+
 def exact_match(
     hypotheses,          # N sentences
     references,          # N sentences
 ) -> float:              # 0 to 1
     """Share of sentences that equal their reference, character by character.
 
-    Raises ValueError for unequal or empty lists.
+    Raises ValueError for unequal or empty lists, and for anything but lists of strings.
     """
-    n = _same_length(hypotheses=hypotheses, references=references)
+    n = _sentences(hypotheses=hypotheses, references=references)
     return sum(h == r for h, r in zip(hypotheses, references)) / n
 
 # %% ../nbs/lessons/04_scoring.ipynb #cell-24
@@ -59,9 +71,9 @@ def bleu(
 ) -> Score:
     """BLEU of a whole corpus, by sacreBLEU. [Papineni et al. 2002; Post 2018]
 
-    Raises ValueError for unequal or empty lists.
+    Raises ValueError for unequal or empty lists, and for anything but lists of strings.
     """
-    _same_length(hypotheses=hypotheses, references=references)
+    _sentences(hypotheses=hypotheses, references=references)
     metric = BLEU(tokenize=tokenize, lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(value, str(metric.get_signature()))
@@ -74,9 +86,9 @@ def chrf(
 ) -> Score:
     """chrF of a whole corpus, by sacreBLEU: F-score of character n-grams up to 6. [Popović 2015]
 
-    Raises ValueError for unequal or empty lists.
+    Raises ValueError for unequal or empty lists, and for anything but lists of strings.
     """
-    _same_length(hypotheses=hypotheses, references=references)
+    _sentences(hypotheses=hypotheses, references=references)
     metric = CHRF(word_order=word_order)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(value, str(metric.get_signature()))
@@ -149,6 +161,8 @@ def corpus_perplexity(
         with torch.no_grad():
             for src, tgt in batches:
                 count = int((tgt[:, 1:] != model.pad_id).sum())
+                if not count:                        # the mean over no word may be 0 / 0
+                    continue
                 total += float(model.loss(src, tgt, smoothing=0.0)) * count
                 tokens += count
     finally:
@@ -184,6 +198,8 @@ def links_from_attention(
     weights = weights.detach().cpu().double().numpy() if is_tensor else np.asarray(weights, float)
     if weights.ndim != 2:
         raise ValueError(f"weights has shape {weights.shape}, and must be (T, S)")
+    if not np.isfinite(weights).all():
+        raise ValueError("weights hold a number that is not finite")
     sources = _pool(source_word_of_piece, weights.shape[1], "source_word_of_piece")         # (I, S)
     targets = _pool(target_word_of_piece, weights.shape[0], "target_word_of_piece")         # (J, T)
     nothing = 1 - sources.sum(0, keepdims=True)
@@ -238,6 +254,11 @@ def paired_bootstrap(
     Raises ValueError for unequal or empty lists.
     """
     n = _same_length(first=first, second=second)
+    if samples < 1:
+        raise ValueError(f"samples={samples} must be at least 1")
+    for name, scores in (("first", first), ("second", second)):
+        if not np.isfinite(np.asarray(scores, float)).all():
+            raise ValueError(f"{name} holds a number that is not finite")
     difference = np.asarray(first, float) - np.asarray(second, float)
     draws = np.random.default_rng(seed).integers(0, n, (samples, n))
     low, high = np.quantile(difference[draws].mean(1), [0.025, 0.975])

@@ -82,8 +82,12 @@ def diagnose(
     listed: bool = True,      # look for the exercise's listed mistakes
 ) -> Report:
     """Try a function as an answer to an exercise; never raises what the function raises."""
-    with undisturbed():
-        ready = prepared(exercise)
+    with undisturbed():                     # properties make tensors, too
+        return _diagnose(fn, exercise, prepared(exercise), listed)
+
+
+def _diagnose(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -> Report:
+    "The report, whatever the function raises."
     try:
         found = _find_reason(fn, exercise, ready, listed)
     except TooLong:

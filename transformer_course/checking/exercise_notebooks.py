@@ -216,7 +216,16 @@ def mistaken(source: str, change: str | tuple[str, ...]) -> str:
 
 
 def prepare(exercise: Exercise) -> Ready:
-    """Run an exercise's own cells."""
+    """Run an exercise's own cells; new floats are float32."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)               # whatever the learner's notebook has set
+    try:
+        return _prepare(exercise)
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def _prepare(exercise: Exercise) -> Ready:
     names = {"__name__": f"exercise_{exercise.number}"}
     with redirect_stdout(StringIO()):                    # what a given cell prints is for the notebook only
         for text in (exercise.setup, exercise.source, exercise.checks):

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MOST_LETTERS', 'ON_CPU', 'TYPE_AS_GIVEN', 'KEPT', 'Trial', 'try_case', 'is_prompt', 'all_trials', 'did_the_same',
            'asks_for_letters', 'read_letters', 'named_arguments', 'error_line', 'code_of', 'endless_reason',
-           'complaint', 'holds_only_prompt', 'where_prompt_is_left', 'too_narrow', 'keeps_something', 'CalledFunctions',
-           'forbidden_call']
+           'complaint', 'code_without_comments', 'holds_only_prompt', 'where_prompt_is_left', 'too_narrow',
+           'keeps_something', 'CalledFunctions', 'forbidden_call']
 
 # %% ../../nbs/library/checking/90i_trials.ipynb #cell-4
 import ast
@@ -166,8 +166,8 @@ def complaint(fn: Callable, trial: Trial, ready: Ready) -> tuple[str, str] | Non
     return reason and ("wrong", reason)
 
 # %% ../../nbs/library/checking/90i_trials.ipynb #cell-12
-def _code_without_comments(source: str, name: str) -> str:
-    "What a function's source says, without its docstring and comments."
+def code_without_comments(source: str, name: str) -> str:
+    """What a function's source says, without its docstring and comments."""
     tree = ast.parse(textwrap.dedent(source))
     function = next(node for node in ast.walk(tree)
                     if isinstance(node, ast.FunctionDef) and node.name == name)
@@ -179,8 +179,8 @@ def holds_only_prompt(fn: Callable, exercise: Exercise, ready: Ready) -> bool:
     """Does an answer hold nothing but the prompt?"""
     prompt = without_solution(exercise.source)
     try:
-        given = _code_without_comments(inspect.getsource(fn), fn.__name__)
-        return given == _code_without_comments(prompt, exercise.name)
+        given = code_without_comments(inspect.getsource(fn), fn.__name__)
+        return given == code_without_comments(prompt, exercise.name)
     except (OSError, TypeError, SyntaxError, StopIteration, AttributeError):
         untouched = function_from(prompt, ready, exercise.name).__code__
         parts = lambda code: (getattr(code, "co_code", None), getattr(code, "co_names", None))

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,13 +20,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .lines import command_line
+
 # %% ../../nbs/library/cli/91e_cli_course.ipynb #cell-6
 def start(folder: Annotated[Path, typer.Argument(
         help="A new folder, or one that was started before.")]) -> None:
-    """Copy lessons and exercises into a folder to learn in; nothing in it is overwritten."""
+    """Copy lessons and exercises into a folder to learn in.
+
+    Nothing in it is overwritten.
+    """
     from transformer_course.checking.course import start as run
     print(run(folder))
-    print(f"next: transformer-course lab {folder}")
+    print("next:", command_line("transformer-course", "lab", str(folder)))
 
 
 def lab(
@@ -33,14 +39,17 @@ def lab(
     port: Annotated[int, typer.Option(help="Where JupyterLab listens.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
-    """Open JupyterLab in a folder to learn in, on the course's first page."""
+    """Open JupyterLab in a folder to learn in.
+
+    It begins on the course's first page.
+    """
     from transformer_course.checking.course import lab_options
     from transformer_course.checking.progress_file import course_folder
     found = course_folder(folder)
     if found is None:
         raise ValueError(f"{folder} is not a course folder: make one with `transformer-course start FOLDER`")
     if find_spec("jupyterlab") is None:
-        raise ValueError('JupyterLab is not installed: pip install "transformer-course[lab]"')
+        raise ValueError("JupyterLab is not installed: pip install jupyterlab ipywidgets")
     options, variables = lab_options(found)
     words = [sys.executable, "-m", "jupyterlab", "--ServerApp.port", str(port), *options,
              *([] if browser else ["--no-browser"])]
@@ -60,14 +69,54 @@ def _row(report) -> dict:
     return row
 
 
+def _check_class(folder: Path, table_file: Path, lessons: Sequence[str], as_json: bool) -> None:
+    "Write a table of marks. Exit code 1 if anything could not be run to its end."
+    from transformer_course.checking.grading import fence_told, grade, table, write_table
+    out = sys.stdout if str(table_file) == "-" else None
+    if not out and (table_file.is_dir() or not table_file.resolve().parent.is_dir()):
+        raise ValueError(f"--csv {table_file}: give a file in a folder that is there, or - to print the table")
+    print(fence_told(), file=sys.stderr)
+    marks = grade(folder, lessons, progress=True)
+    columns, rows = table(marks, lessons)
+    if out:
+        write_table(out, columns, rows)
+    else:
+        with open(table_file, "w", encoding="utf-8", newline="") as file:
+            write_table(file, columns, rows)
+    for one in marks:
+        for problem in one.problems:
+            print(f"{one.student}: {problem}", file=sys.stderr)
+    if as_json:
+        print(json.dumps([{"student": one.student, "problems": one.problems,
+                           "exercises": list(map(_row, one.reports.values()))} for one in marks], indent=1))
+    elif not out:
+        print(f"{len(rows)} student{'s' if len(rows) > 1 else ''} in {table_file}")
+    raise typer.Exit(int(any(one.problems for one in marks)))
+
+
 def check(
     folder: Annotated[Path, typer.Argument(
-        help="A folder that was started, or one notebook of exercises.")] = Path("."),
+        help="A folder that was started, one notebook of exercises, or with --csv a class.")] = Path("."),
     as_json: Annotated[bool, typer.Option(
         "--json", help="Print a result for each exercise as JSON.")] = False,
+    table_file: Annotated[Path | None, typer.Option(
+        "--csv", help="Check a class: a folder, or a notebook, for each student. "
+                      "Write a row for each to this file; - prints it.")] = None,
+    lessons: Annotated[str, typer.Option(
+        help="With --csv: numbers of the lessons that count, such as 20,21.")] = "",
 ) -> None:
-    """Run and check all exercises of a folder or of one notebook, and say what is wrong and why."""
+    """Run and check exercises, and say what is wrong and why.
+
+    All exercises of a folder, or of one notebook.
+
+    With --csv, a class: exit code 0 if every notebook could be run, 1 if a cell was killed, ended Python,
+    did not end, or a file is damaged. Nothing is noted in the students' folders.
+    """
     from transformer_course.checking.course import check_file, check_folder
+    if table_file is not None:
+        _check_class(folder, table_file, [word.strip() for word in lessons.split(",") if word.strip()], as_json)
+    if lessons:
+        raise ValueError("--lessons needs --csv FILE")
     one = folder.is_file() or folder.suffix == ".ipynb"
     reports = check_file(folder) if one else check_folder(folder, progress=True)
     passed = sum(report.status == "passed" for report in reports)

@@ -34,7 +34,10 @@ def data_fetch(
     extra: Annotated[bool, typer.Option(
         help="Also test sets that are not part of the usual download.")] = False,
 ) -> None:
-    """Download a data set, check it, and keep it for use without a network."""
+    """Download a data set, check it, and keep it.
+
+    From then on it can be used without a network.
+    """
     from transformer_course.data.availability import fetch
     paths = fetch(name, extra=extra)
     print(f"{name}: {len(paths)} files are here and whole" if paths else
@@ -44,7 +47,10 @@ def data_fetch(
 def data_verify(
     name: Annotated[str | None, typer.Argument(help="A data set; default: all.")] = None,
 ) -> None:
-    """Check the files of a data set against their SHA-256; exit code 1 if one is damaged."""
+    """Check the files of a data set.
+
+    They are compared with their SHA-256; exit code 1 if one is damaged.
+    """
     from transformer_course.data.availability import verify
     from transformer_course.data.catalogue import CATALOGUE
     states = {file: state for data in ([name] if name else CATALOGUE) for file, state in verify(data).items()}
@@ -108,7 +114,7 @@ def _reported(part: Callable[[], Iterator]) -> Iterator:
 
 # %% ../../nbs/library/cli/91b_cli_data.ipynb #cell-9
 def doctor() -> None:
-    """Show versions, devices and data, and what to do about what is missing."""
+    """Show versions, devices and data, and what to do next."""
     from transformer_course.data.availability import available
     from transformer_course.data.downloads import cache_folder
     versions = [("python", platform.python_version())] + [

@@ -4,14 +4,18 @@
 
 # %% auto #0
 __all__ = ['Folder', 'Device', 'BeamSize', 'LengthPenalty', 'Precision', 'Sequences', 'Temperature', 'TopK', 'TopP', 'MinP',
-           'RepetitionPenalty', 'Seed', 'Prefix', 'Stopped', 'one_line', 'print_table', 'device_named', 'decoded',
-           'all_texts']
+           'RepetitionPenalty', 'Seed', 'AsJson', 'Prefix', 'Stopped', 'one_line', 'first_process', 'command_line',
+           'print_table', 'device_named', 'arriving', 'decoded', 'all_texts']
 
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-4
+import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 from rich.console import Console
@@ -25,6 +29,8 @@ class Stopped(Exception):
 def one_line(error: BaseException) -> str:
     """An error as one line; an unforeseen one says where to look."""
     usage = getattr(error, "format_message", None)  # a word of the command line that typer did not understand
+    if getattr(error, "possibilities", None) is not None:
+        error.possibilities = _resembling(error.option_name, error.ctx)
     text = " ".join((usage() if usage else str(error)).split()) or type(error).__name__
     if usage:
         return f"error: {text} (--help shows what is allowed)"
@@ -33,6 +39,26 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, (ValueError, OSError, RuntimeError, FloatingPointError)):
         return f"error: {text}"
     return f"error: unexpected {type(error).__name__}: {text} (add --debug to see where)"
+
+
+def _resembling(wrong: str, context: typer.Context) -> list[str]:
+    "Options that a wrong one begins, whose initials it gives, or that differ from it in few letters."
+    word = wrong.strip("-")
+    names = {name[2:]: name for option in context.command.params for name in option.opts
+             if name.startswith("--")}
+    initials = {name: "".join(part[0] for part in name.split("-")) for name in names}
+    begun = [name for name in names if len(word) > 1 and (name.startswith(word) or initials[name] == word)]
+    return sorted(names[name] for name in begun or get_close_matches(word, names, n=2))
+
+
+def first_process() -> bool:
+    """Is this the first, or the only one, of the processes that `torchrun` or Accelerate started?"""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def command_line(*words: str) -> str:
+    """A command as it is typed: a word with blanks or signs in it is quoted."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -45,7 +71,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-8
 Folder = Annotated[Path, typer.Argument(
     help="A folder that `train` wrote or that holds a published model, or a name on the Hugging Face Hub.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 … or mps.")]
 BeamSize = Annotated[int, typer.Option(help="Hypotheses kept; 1 is greedy search.", show_default=True)]
 LengthPenalty = Annotated[float, typer.Option(help="Score = log p / length^penalty.")]
 Precision = Annotated[str, typer.Option(
@@ -61,6 +87,8 @@ MinP = Annotated[float | None, typer.Option(
 RepetitionPenalty = Annotated[float, typer.Option(
     help="Above 1: tokens that were written become less likely.")]
 Seed = Annotated[int, typer.Option(help="Of the draws.")]
+AsJson = Annotated[bool, typer.Option(
+    "--json", help="Print a JSON object for each text, on a line of its own: texts, scores, unknown words.")]
 Prefix = Annotated[str | None, typer.Option(
     help="What comes before each sentence, for a T5: 'translate English to German: '.")]
 
@@ -75,9 +103,22 @@ def device_named(name: str) -> str:
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-10
-def decoded(raw_lines: Iterable[bytes]) -> Iterator[str | ValueError]:
-    """Lines of bytes as text, or what is wrong with them."""
-    for number, raw in enumerate(raw_lines, start=1):
+def arriving(stream: BinaryIO, size: int) -> Iterator[list[bytes]]:
+    """Lines in groups of at most `size`, without waiting: a group holds those that have arrived."""
+    parts: list[bytes] = []                                           # of a line whose end is still to come
+    while chunk := stream.read1(2**16):
+        parts.append(chunk)
+        if b"\n" in chunk:
+            *lines, rest = b"".join(parts).split(b"\n")
+            parts = [rest]
+            yield from (lines[i:i + size] for i in range(0, len(lines), size))
+    if last := b"".join(parts):
+        yield [last]
+
+
+def decoded(raw_lines: Iterable[bytes], first: int = 1) -> Iterator[str | ValueError]:
+    """Lines of bytes as text, or what is wrong with them; `first` is the number of the first line."""
+    for number, raw in enumerate(raw_lines, start=first):
         try:
             yield raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:

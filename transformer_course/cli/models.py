@@ -15,8 +15,11 @@ from typing import Annotated
 
 import typer
 
-from .lines import (
-    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, device_named)
+from transformer_course.cli.lines import (
+    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named,
+    first_process)
+from .own_data import (
+    OwnFiles, Source, Target, TextFile, Tsv, Valid, own_files, telling)
 
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-6
 def train(
@@ -24,6 +27,11 @@ def train(
     data: Annotated[str | None, typer.Option(
         help="A data set of pairs, of texts, or of labelled texts.  "
              "[default: micro-hindi or, without a translator, micro-text]")] = None,
+    tsv: Tsv = None,
+    source: Source = None,
+    target: Target = None,
+    text: TextFile = None,
+    valid: Valid = None,
     pair: Annotated[str | None, typer.Option(
         help="Direction, such as en-de.  [default: the data set's first]")] = None,
     model: Annotated[str | None, typer.Option(
@@ -32,6 +40,11 @@ def train(
              "[default: transformer]")] = None,
     preset: Annotated[str | None, typer.Option(
         help="micro, tiny, small, base or big.  [default: tiny; without a translator micro]")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="Tokens at most.  [default: the preset's]")] = None,
+    learning_rate: Annotated[float | None, typer.Option(
+        help="That warm-up aims at.  [default: the preset's]")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(
+        help="Cells of a batch, padding included.  [default: the preset's]")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes of training.")] = None,
     steps: Annotated[int | None, typer.Option(
         help="Or after so many steps (the same bits each time on one machine).")] = None,
@@ -45,18 +58,23 @@ def train(
     Ctrl-C stops after the step and leaves a checkpoint; --resume goes on.
     """
     from transformer_course.training.checkpoints import checkpoint_folders
-    given = {"data": data, "pair": pair, "model": model, "preset": preset, "seed": seed}
-    door, job = _what_to_train({name: value for name, value in given.items() if value is not None},
-                               folder if resume else None)
+    given = {"data": data, "pair": pair, "model": model, "preset": preset, "seed": seed,
+             "vocabulary": vocabulary, "learning_rate": learning_rate, "batch_tokens": batch_tokens}
+    with telling():
+        door, job = _what_to_train({name: value for name, value in given.items() if value is not None},
+                                   own_files(tsv, source, target, text), valid or [],
+                                   folder if resume else None)
     try:
         trained = door.train(**job, steps=steps, minutes=minutes, device=device, precision=precision,
                              folder=folder, resume=resume)
     except KeyboardInterrupt:
-        budget = f"--minutes {minutes:g}" if steps is None else f"--steps {steps}"
-        go_on = ("; a checkpoint is written. "
-                 f"Go on with: transformer-course train --resume --folder {folder} {budget}")
+        budget = ("--minutes", f"{minutes:g}") if steps is None else ("--steps", str(steps))
+        go_on = "; a checkpoint is written. Go on with: " + command_line(
+            "transformer-course", "train", "--resume", "--folder", str(folder), *budget)
         raise Stopped("stopped" + (
             go_on if checkpoint_folders(folder / "checkpoints") else " before the first step")) from None
+    if not first_process():                            # of several processes, one speaks
+        return
     training = trained.config["training"]
     print(f"{training['steps']} steps, {training['tokens']:,} target tokens "
           f"in {training['seconds'] / 60:.1f} minutes "
@@ -65,19 +83,60 @@ def train(
     print(f"saved in {folder}")
 
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-7
-def _what_to_train(given: dict, resumed: Path | None) -> tuple[type, dict]:
+def _what_to_train(given: dict, own: OwnFiles | None, valid: list[Path],
+                   resumed: Path | None) -> tuple[type, dict]:
     "What is trained, and its job: what was given, and what the run to resume or the defaults say."
     from transformer_course.pipelines.kinds import TRANSLATOR, kind_of
     from transformer_course.pipelines.loading import DOORS
-    from transformer_course.pipelines.runs import read_job
     usual = {"model": TRANSLATOR.default[1], "pair": None, "seed": 1}
-    noted = asdict(read_job(resumed)) if resumed else usual
-    job = noted | given
+    noted = _noted(resumed, given) if resumed else {}
+    job = usual | noted | given
     kind = kind_of(job["model"])
     data, _model, preset = kind.default
-    if kind is not TRANSLATOR and job.pop("pair"):
-        raise ValueError(f"--pair {given['pair']}: {job['model']} is {kind.what} and reads one language")
-    return DOORS[kind.door], {"data": data, "preset": preset} | job
+    pair = job["pair"] if kind is TRANSLATOR else job.pop("pair")
+    if kind is not TRANSLATOR and pair:
+        raise ValueError(f"--pair {pair}: {job['model']} is {kind.what} and reads one language")
+    if own and "data" in given:
+        raise ValueError(f"--data {given['data']}: give a data set, or files of your own")
+    if valid and not own:
+        raise ValueError("--valid: give the files to learn from as well, --tsv, --source and --target, or "
+                         "--text")
+    job = {"data": data, "preset": preset} | job
+    if own:
+        job["data"] = _own_corpus(own, valid, job["model"], kind is TRANSLATOR, pair, noted.get("data"))
+    elif resumed:
+        job["data"] = _corpus_of_run(resumed, job["data"])
+    return DOORS[kind.door], job
+
+
+def _noted(folder: Path, given: dict) -> dict:
+    "What the run in a folder says of itself. Raises ValueError if something else was given."
+    from transformer_course.pipelines.runs import read_job
+    noted = read_job(folder).told()
+    for name, value in given.items():
+        if noted.get(name) != value:
+            raise ValueError(f"the run in {folder} has {name} {noted.get(name)!r}, not {value!r}")
+    return noted
+
+
+def _own_corpus(own: OwnFiles, valid: list[Path], model: str, translates: bool, pair: str | None,
+                name: str | None):
+    "The corpus of the user's own files, for a model."
+    from transformer_course.data.corpora import Corpus
+    classifies = model == "bert-classifier"
+    kind = own.kind(model, classifies, pairs=translates, texts=not (translates or classifies))
+    return Corpus.from_files(own.files, valid or None, kind=kind, name=name, pair=pair or "source-target")
+
+
+def _corpus_of_run(folder: Path, data: str):
+    "A data set's name, or the corpus of the files that the run in a folder learns from."
+    from transformer_course.data.catalogue import CATALOGUE
+    from transformer_course.pipelines.runs import read_corpus
+    found = read_corpus(folder)
+    if found is None and data not in CATALOGUE:
+        raise ValueError(f"the run in {folder} learns from {data!r}, which is no data set of the course: "
+                         "give its files again, --tsv, --source and --target, or --text")
+    return found or data
 
 
 def _scores_on_valid(trained) -> str:
@@ -97,6 +156,10 @@ def evaluate(
     split: Annotated[str, typer.Option(help="A split of the data set.")] = "test",
     data: Annotated[str | None, typer.Option(
         help="A data set.  [default: the one it was trained on]")] = None,
+    tsv: Tsv = None,
+    source: Source = None,
+    target: Target = None,
+    text: TextFile = None,
     pair: Annotated[str | None, typer.Option(
         help="Direction, such as en-de.  [default: the one it was trained on]")] = None,
     beam_size: BeamSize = 5,
@@ -106,23 +169,49 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a model on a split of a data set.
+    """Score a model on a data set, or on files of your own.
 
     A translator gets sacreBLEU with its signature, and AER; a language model bits per character; an encoder
     the share of labels, hidden words or pairs that it gets right. Only a translator has a beam.
     """
-    from transformer_course.data.corpora import load as load_data
     from transformer_course.pipelines.kinds import TRANSLATOR
     from transformer_course.pipelines.loading import load
     from transformer_course.pipelines.model_folder import kind_in
+    own = own_files(tsv, source, target, text)
+    if own and data:
+        raise ValueError(f"--data {data}: give a data set, or files of your own")
     trained = load(folder, device_named(device))
-    data, pair = data or trained.config.get("data"), pair or (trained.config.get("pair") or None)
-    if data is None:
-        raise ValueError(f"{folder} does not say on which data set the model was trained: give one, --data")
+    items, split = _own_items(own, trained) if own else (_items_of(trained, folder, data, pair, split), split)
     options = {"beam_size": beam_size, "length_penalty": length_penalty, "precision": precision,
                "prefix": prefix} if kind_in(trained.config) is TRANSLATOR else {}
-    score = trained.evaluate(load_data(data, pair)[split], split, **options)
+    score = trained.evaluate(items, split, **options)
     print(json.dumps(asdict(score), indent=1) if as_json else score)
+
+
+def _own_items(own: OwnFiles, trained) -> tuple[list, str]:
+    "What is in the user's own files, for a model, and the files' names."
+    from transformer_course.data.corpora import own_items
+    from transformer_course.pipelines.kinds import ENCODER, TRANSLATOR
+    from transformer_course.pipelines.model_folder import kind_in
+    kind, labels = kind_in(trained.config), trained.config.get("labels") or []
+    holds = own.kind(trained.config["model"], bool(labels), pairs=kind in (TRANSLATOR, ENCODER),
+                     texts=kind is not TRANSLATOR)
+    with telling():
+        return own_items(own.files, holds, labels), ", ".join(file.name for file in own.files)
+
+
+def _items_of(trained, folder: Path, data: str | None, pair: str | None, split: str) -> list:
+    "A split of a data set, by default of the one that a model was trained on."
+    from transformer_course.data.catalogue import CATALOGUE
+    from transformer_course.data.corpora import load
+    known, own = trained.config.get("data"), "files of your own: --tsv, --source and --target, or --text"
+    if data is None and known is None:
+        raise ValueError(f"{folder} does not say on which data set the model was trained: give one, --data, "
+                         f"or {own}")
+    if data is None and known not in CATALOGUE:
+        raise ValueError(f"{folder} was trained on {known!r}, which is no data set of the course: give one, "
+                         f"--data, or {own}")
+    return load(data or known, pair or (data is None and trained.config.get("pair")) or None)[split]
 
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-11
 def compare(
@@ -140,7 +229,10 @@ def compare(
         help="Also draw the table into this file (png, svg or pdf).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
-    """The scoreboard: train each model on the same data with the same budget, score all on one split."""
+    """Train several models on the same data, and compare them.
+
+    The scoreboard: each has the same budget, and all are scored on one split.
+    """
     from transformer_course.drawing.plots import save, use_style
     from transformer_course.pipelines.presets import MODELS
     from transformer_course.pipelines.scoreboard import ALIGNERS, compare as run, draw_scoreboard, scoreboard
@@ -176,7 +268,10 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Or steps, for each.")] = None,
     seed: int = 1,
 ) -> None:
-    """Train three small translators from English to romanised Hindi, compare them, draw where they look."""
+    """Train three small translators, and draw where they look.
+
+    From English to romanised Hindi; their scores are compared in a table.
+    """
     from transformer_course.data.corpora import load
     from transformer_course.drawing.plots import save
     from transformer_course.pipelines.scoreboard import compare as run, draw_scoreboard, scoreboard
@@ -211,7 +306,10 @@ def export(
     layout: Annotated[str | None, typer.Option(
         help="marian, pegasus, t5, gpt2 or bert.  [default: the one that fits]")] = None,
 ) -> None:
-    """Write a trained model as a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer, for others."""
+    """Write a trained model for Hugging Face's library.
+
+    As a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer.
+    """
     from transformer_course.pipelines.loading import load
     from transformer_course.pipelines.model_folder import export_model, kind_in
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -7,16 +7,16 @@ __all__ = ['GROUP', 'Texts', 'translate', 'write', 'encode', 'fill', 'classify']
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-4
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from .lines import (
-    BeamSize, Device, Folder, LengthPenalty, MinP, Precision, Prefix, RepetitionPenalty, Seed, Sequences,
-    Temperature, TopK, TopP, all_texts, decoded, device_named, one_line)
+    AsJson, BeamSize, Device, Folder, LengthPenalty, MinP, Precision, Prefix, RepetitionPenalty, Seed,
+    Sequences, Temperature, TopK, TopP, all_texts, arriving, decoded, device_named, one_line)
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-6
 GROUP = 256   # lines that are translated together
@@ -31,36 +31,61 @@ def _rows(translator, texts: Sequence[str | ValueError], names: Sequence[str],
 
 
 def _answers(translator, rows: Sequence[list[int] | ValueError], names: Sequence[str],
-             options) -> list[list[str] | ValueError]:
-    "For each row its translations by these `SearchOptions`, or why there are none."
-    good, count = [row for row in rows if isinstance(row, list)], options.num_return_sequences
+             options) -> list[list | ValueError]:
+    "For each row its translations by these `SearchOptions`, with their scores, or why there are none."
     try:
-        texts = translator.translate_rows(good, options)
+        found = iter(translator.scored_rows([row for row in rows if isinstance(row, list)], options))
     except (ValueError, RuntimeError) as problem:
         if len(rows) == 1:
             return [ValueError(f"{names[0]}: {problem}")]
         return [answer for row, name in zip(rows, names)
                 for answer in _answers(translator, [row], [name], options)]
-    found = (texts[i:i + count] for i in range(0, len(texts), count))
     return [next(found) if isinstance(row, list) else row for row in rows]
 
 
-def _print_answers(answers: Sequence[list[str] | ValueError], count: int) -> int:
-    "Print `count` lines for each, empty where there is no translation; returns how many are missing."
-    problems = [answer for answer in answers if isinstance(answer, ValueError)]
+def _unknown(model, texts: Sequence[str | ValueError], answers: Sequence) -> list[list[str]]:
+    "For each text that was answered the words that the model could not see."
+    good = [text for text, answer in zip(texts, answers) if isinstance(answer, list)]
+    found = iter(model.unknown_words(good))
+    return [next(found) if isinstance(answer, list) else [] for answer in answers]
+
+
+def _print_lines(answers: Sequence[list | ValueError], count: int) -> None:
+    "Print `count` lines for each, empty where there is no translation; a line end in a text becomes a blank."
     for answer in answers:
-        print(*(answer if isinstance(answer, list) else [""] * count), sep="\n")
+        texts = [one.text for one in answer] if isinstance(answer, list) else [""] * count
+        print(*(" ".join(text.splitlines()) for text in texts), sep="\n")
+
+
+def _print_json(texts: Sequence, answers: Sequence[list | ValueError], unknown: Sequence[list[str]]) -> None:
+    "Print an object for each text, on a line of its own."
+    for text, answer, words in zip(texts, answers, unknown):
+        found = {"error": str(answer)} if isinstance(answer, ValueError) else {
+            "texts": [{"text": one.text, "score": one.score if math.isfinite(one.score) else None}
+                      for one in answer], "unknown": words}
+        print(json.dumps({"source": text if isinstance(text, str) else None} | found, ensure_ascii=False))
+
+
+def _complain(answers: Sequence[list | ValueError], unknown: Sequence[list[str]],
+              names: Sequence[str]) -> int:
+    "Say on standard error what is missing or could not be seen; returns how many texts have no answer."
     sys.stdout.flush()
-    for problem in problems:
-        print(one_line(problem), file=sys.stderr, flush=True)
-    return len(problems)
+    for answer, words, name in zip(answers, unknown, names):
+        if isinstance(answer, ValueError):
+            print(one_line(answer), file=sys.stderr, flush=True)
+        elif words:
+            print(f"warning: {name} has words that the model does not know: {', '.join(words)}",
+                  file=sys.stderr, flush=True)
+    return sum(isinstance(answer, ValueError) for answer in answers)
 
 
-def _groups(texts: Iterator, size: int) -> Iterator[tuple[list, range]]:
-    "Texts in groups as they come, with their numbers from 1."
-    first = 1
-    while group := list(islice(texts, size)):
-        yield group, range(first, first + len(group))
+def _groups(sentences: Sequence[str] | None, stream: BinaryIO) -> Iterator[tuple[list, list[str]]]:
+    "Sentences or, without any, the lines of a stream, in groups as they come, and their names for errors."
+    given = [sentences[i:i + GROUP] for i in range(0, len(sentences), GROUP)] if sentences else None
+    what, first = "sentence" if sentences else "line", 1
+    for group in given or arriving(stream, GROUP):
+        texts = group if given else list(decoded(group, first))
+        yield texts, [f"{what} {number}" for number in range(first, first + len(group))]
         first += len(group)
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-7
@@ -81,22 +106,30 @@ def translate(
     seed: Seed = 1,
     prefix: Prefix = None,
     precision: Precision = "highest",
+    as_json: AsJson = False,
     device: Device = "cpu",
 ) -> None:
-    """Translate sentences, one line each; exit code 1 if one could not be, and an empty line in its place."""
+    """Translate sentences, one line each.
+
+    In place of a sentence that cannot be translated there is an empty line, and the exit code is 1.
+    A line end in a translation is printed as a blank. Unknown words are told on standard error.
+    """
     from transformer_course.pipelines.searching import SearchOptions
     from transformer_course.pipelines.translator import Translator
     options = SearchOptions(                            # complains now, not once for each line
         beam_size, length_penalty, num_return_sequences, do_sample, temperature, top_k, top_p, min_p,
         repetition_penalty, seed, precision=precision)
     translator = Translator.from_pretrained(folder, device=device_named(device))
-    interactive = sys.stdin.isatty() and not sentences
-    texts, what = (iter(sentences), "sentence") if sentences else (decoded(sys.stdin.buffer), "line")
     missing = 0
-    for group, numbers in _groups(texts, 1 if interactive else GROUP):
-        names = [f"{what} {number}" for number in numbers]
+    for group, names in _groups(sentences, sys.stdin.buffer):
         rows = _rows(translator, group, names, prefix)
-        missing += _print_answers(_answers(translator, rows, names, options), num_return_sequences)
+        answers = _answers(translator, rows, names, options)
+        unknown = _unknown(translator, group, answers)
+        if as_json:
+            _print_json(group, answers, unknown)
+        else:
+            _print_lines(answers, num_return_sequences)
+        missing += _complain(answers, unknown, names)
     if missing:
         raise typer.Exit(1)
 
@@ -118,17 +151,24 @@ def write(
     num_return_sequences: Sequences = 1,
     seed: Seed = 1,
     precision: Precision = "highest",
+    as_json: AsJson = False,
     device: Device = "cpu",
 ) -> None:
-    """Let a trained language model write on from prompts, one text a line."""
+    """Let a language model write on from prompts, one text a line."""
     from transformer_course.pipelines.writer import Writer, writing_options
     options = {"max_new_tokens": max_new_tokens, "beam_size": beam_size, "length_penalty": length_penalty,
                "do_sample": do_sample, "temperature": temperature, "top_k": top_k, "top_p": top_p,
                "min_p": min_p, "repetition_penalty": repetition_penalty, "precision": precision,
                "num_return_sequences": num_return_sequences, "seed": seed}
-    writing_options(**options)                          # complain now, not after the model is read
+    wanted = writing_options(**options)                 # complains now, not after the model is read
     writer = Writer.from_pretrained(folder, device=device_named(device))
-    print("\n".join(writer.write(prompts or [""], **options)))
+    prompts = prompts or [""]
+    answers, unknown = writer.nbest(prompts, max_new_tokens, wanted), writer.unknown_words(prompts)
+    if as_json:
+        _print_json(prompts, answers, unknown)
+    else:
+        print("\n".join(one.text for texts in answers for one in texts))
+    _complain(answers, unknown, [f"prompt {number}" for number in range(1, len(prompts) + 1)])
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-12
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; default: lines of standard input.")]
@@ -140,7 +180,10 @@ def encode(
     normalize_embeddings: Annotated[bool, typer.Option(help="Scale each vector to length 1.")] = True,
     device: Device = "cpu",
 ) -> None:
-    """Turn each text into a vector: one line each, a list of numbers as JSON."""
+    """Turn each text into a vector.
+
+    One line each: a list of numbers as JSON.
+    """
     from transformer_course.pipelines.encoder import Encoder
     encoder = Encoder.from_pretrained(folder, device=device_named(device))
     for vector in encoder.encode(all_texts(texts), normalize_embeddings=normalize_embeddings).tolist():
@@ -153,7 +196,10 @@ def fill(
     top_k: Annotated[int, typer.Option(help="Words for each [MASK], the likeliest first.")] = 5,
     device: Device = "cpu",
 ) -> None:
-    """Say which words are likeliest in place of [MASK]: one line for each text, with probabilities."""
+    """Say which words are likeliest in place of [MASK].
+
+    One line for each text, with probabilities.
+    """
     from transformer_course.pipelines.encoder import Encoder
     encoder = Encoder.from_pretrained(folder, device=device_named(device))
     for found in encoder.fill(all_texts(texts), top_k=top_k):

@@ -33,6 +33,8 @@ def batch_plan(
     """
     if not examples:
         raise ValueError("batch_plan: there are no examples")
+    if not isinstance(max_tokens, int) or max_tokens < 1:
+        raise ValueError(f"batch_plan: max_tokens must be a whole number of at least 1, not {max_tokens!r}")
     draw = random.Random(f"order {seed} {epoch}")
     noise = (lambda: 2 * draw.random()) if shuffle else (lambda: 0.0)
     keys = [(int(len(tgt) + noise()), len(src) + noise(), i) for i, (src, tgt) in enumerate(examples)]
@@ -62,6 +64,14 @@ def collate(
             pad([examples[i][1] for i in batch], pad_id, device))
 
 # %% ../../nbs/library/data/06_batching.ipynb #cell-22
+def _check_example(number: int, example: Example) -> None:
+    "Raise ValueError unless this is a pair of two lists with something in them."
+    if not (isinstance(example, (tuple, list)) and len(example) == 2 and all(
+            isinstance(ids, Sequence) and not isinstance(ids, str) and len(ids) for ids in example)):
+        raise ValueError(f"example {number} must be (source ids, target ids), neither of them empty, not "
+                         f"{str(example)[:60]}")
+
+
 @dataclass(frozen=True)
 class PairBatches:
     """Sentence pairs in batches of similar lengths, for `model.loss(src, tgt)`.
@@ -74,8 +84,11 @@ class PairBatches:
     pad_id: int = PAD            # the model's
 
     def __post_init__(self):
-        if self.max_tokens < 1:
-            raise ValueError(f"PairBatches: max_tokens must be at least 1, not {self.max_tokens}")
+        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
+            raise ValueError(f"PairBatches: max_tokens must be a whole number of at least 1, not "
+                             f"{self.max_tokens!r}")
+        for i, example in enumerate(self.examples):
+            _check_example(i, example)
         self.in_order()                     # complain now, not after an hour
 
     def plan(self, seed: int, epoch: int) -> list[list[int]]:

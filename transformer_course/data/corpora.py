@@ -133,7 +133,7 @@ class Corpus:
         return replace(_own(name, kind, rows, pair), files=files)
 
     def place(self, split: str, i: int) -> str:
-        """Where item i of a split stands: file and line, for your own files."""
+        """Where item i of a split is: file and line, for your own files."""
         item = {"pairs": "pair"}.get(self.kind, "text")
         return self.rows[split].place(i) if split in self.rows else f"{item} {i + 1} of {split}"
 

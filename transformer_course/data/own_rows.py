@@ -22,7 +22,7 @@ class DataWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Rows:
-    """What a user gave, and where it stands."""
+    """What a user gave, and where it is."""
 
     rows: list[tuple]            # (source, target, …), (text,) or (text, label)
     names: tuple[str, ...]       # of the file, or of the file of each side; of a list its split
@@ -30,7 +30,7 @@ class Rows:
     unit: str = "line"           # what is counted
 
     def place(self, i: int, side: int | None = None) -> str:
-        """Where row i stands, such as "pairs.tsv, line 7"."""
+        """Where row i is, such as "pairs.tsv, line 7"."""
         name = " and ".join(self.names) if side is None else self.names[min(side, len(self.names) - 1)]
         return f"{name}, {self.unit} {self.numbers[i]}"
 
@@ -101,7 +101,7 @@ def rows_of_files(
     kind: str,                                  # "pairs", "labelled" or "texts"
     tell: Callable[[str], None],                # is called with what looks wrong
 ) -> Rows:
-    """What stands in UTF-8 files, plain or .gz.
+    """What is in UTF-8 files, plain or .gz.
 
     Raises DataError, which names file and line, for what cannot be used.
     """

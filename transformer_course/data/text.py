@@ -9,6 +9,7 @@ __all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'BYTES', 'KINDS', 'pad', 'sou
 import json
 import random
 from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -35,13 +36,21 @@ def pad(
 ) -> torch.Tensor:                            # (B, L) of int64, L the longest length
     """A rectangle of ids from lists of different lengths, filled up on the right.
 
-    Raises ValueError if there are no lists.
+    Raises ValueError if there are no lists, or if they hold anything but whole numbers.
     """
-    if not len(sequences):
+    try:
+        length = max(map(len, sequences), default=None)
+        rows = [list(row) + [pad_id] * (length - len(row)) for row in sequences]
+        rectangle = torch.tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        length, rectangle = 0, torch.empty(0)
+    if length is None:
         raise ValueError("sequences is empty: pad needs at least one list of ids")
-    length = max(map(len, sequences))
-    rows = [list(row) + [pad_id] * (length - len(row)) for row in sequences]
-    return torch.tensor(rows, dtype=torch.long, device=device)
+    if rectangle.dim() != 2:
+        raise ValueError(f"sequences must be lists of whole numbers, not {str(sequences)[:30]}")
+    if rectangle.numel() and rectangle.dtype != torch.long:
+        raise ValueError(f"sequences must hold whole numbers, not {rectangle.dtype}")
+    return rectangle.to(device, torch.long)
 
 # %% ../../nbs/lessons/01_text.ipynb #cell-39
 def source_ids(tokenizer: "Tokenizer", sentence: str) -> list[int]:
@@ -174,7 +183,12 @@ def _kind_of(inner: tokenizers.Tokenizer) -> str:
 # %% ../../nbs/lessons/01_text.ipynb #cell-65
 def _in_range(ids, size: int) -> list[int]:
     """The ids as a list, if all of them are in a vocabulary of this size."""
-    ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    ids = ids.tolist() if hasattr(ids, "tolist") else ids
+    if not isinstance(ids, Iterable):
+        raise ValueError(f"ids must be a row of whole numbers, not {ids!r}")
+    ids = list(ids)
+    if not all(hasattr(i, "__index__") for i in ids):
+        raise ValueError(f"ids must be whole numbers, not {str(ids)[:30]}")
     if ids and not (0 <= min(ids) and max(ids) < size):
         wrong = next(i for i in ids if not 0 <= i < size)
         raise ValueError(f"id {wrong} is not in the vocabulary: ids go from 0 to {size - 1}")

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
-from .ends import embedding_table
-from .functional import Dropout, padding_mask, projected_loss
+from .ends import embedding_table, vectors_of
+from .functional import (
+    Dropout, check_ids, check_step, check_texts, check_tokens, padding_mask, projected_loss)
 from .rnn import GRUCell, Recurrent
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-26
+# %% ../../nbs/lessons/14_additive.ipynb #cell-24
 class _AdditiveScores(torch.autograd.Function):
     "v . tanh(query + key) without keeping the (B, S, A) tanh between the forward and the backward pass."
 
@@ -37,7 +38,7 @@ class _AdditiveScores(torch.autograd.Function):
         d_key = u.square_().neg_().add_(1).mul_(v).mul_(gradient.unsqueeze(-1))
         return d_key.sum(1), d_key, d_v
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-28
+# %% ../../nbs/lessons/14_additive.ipynb #cell-26
 def look_up(
     scores: Tensor,               # (B, S)
     value: Tensor,                # (B, S, d_value)
@@ -50,7 +51,7 @@ def look_up(
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
     return (weights.to(value.dtype).unsqueeze(1) @ value).squeeze(1), weights
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-29
+# %% ../../nbs/lessons/14_additive.ipynb #cell-27
 class AdditiveAttention(nn.Module):
     """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; zeros if none is real."""
 
@@ -88,7 +89,7 @@ class AdditiveAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:       # context (B, d_value), weights (B, S)
         return self.attend(query, self.project(key), value, mask)
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-31
+# %% ../../nbs/lessons/14_additive.ipynb #cell-29
 STEEP = 1e4   # a slope for which exp(-slope) is exactly 0
 
 
@@ -110,7 +111,7 @@ class PlaceScore(nn.Module):
         place = torch.arange(projected.shape[1], device=query.device, dtype=torch.float32)
         return (self.slope * place).expand(*query.shape[:-1], -1)
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-32
+# %% ../../nbs/lessons/14_additive.ipynb #cell-30
 class ControlAttention(nn.Module):
     """Attention with a score that does not depend on the query; the rest is `AdditiveAttention`'s."""
 
@@ -139,7 +140,7 @@ ATTENTIONS = {
     "last": lambda *sizes: ControlAttention(PlaceScore(STEEP)),
 }
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-39
+# %% ../../nbs/lessons/14_additive.ipynb #cell-37
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's state, and the source to look back at."""
@@ -153,7 +154,7 @@ class State:
         "The state of the chosen rows."
         return type(self)(*(getattr(self, part.name).index_select(0, rows) for part in fields(self)))
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-40
+# %% ../../nbs/lessons/14_additive.ipynb #cell-38
 class AdditiveSeq2Seq(nn.Module):
     """The translator that learned to align [Bahdanau et al. 2015].
 
@@ -179,6 +180,7 @@ class AdditiveSeq2Seq(nn.Module):
         super().__init__()
         if score not in ATTENTIONS:
             raise ValueError(f"score must be one of {', '.join(ATTENTIONS)}, not {score!r}")
+        check_ids("AdditiveSeq2Seq", tgt_vocab, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         self.pad_id, self.bos_id, self.eos_id, self.d_model = pad_id, bos_id, eos_id, d_model
         self.tgt_embedding = embedding_table(tgt_vocab, d_model)
         shared = tied and src_vocab == tgt_vocab
@@ -192,7 +194,7 @@ class AdditiveSeq2Seq(nn.Module):
         self.dropout = Dropout(dropout)
 
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:   # (...) -> (..., D)
-        return self.dropout(table(tokens) * math.sqrt(self.d_model))
+        return self.dropout(vectors_of(table, tokens) * math.sqrt(self.d_model))
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
         "The word that each target begins with."
@@ -229,6 +231,7 @@ class AdditiveSeq2Seq(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         "Teacher forcing: (B, S), (B, T) token ids -> logits (B, T, V)."
+        check_tokens(type(self).__name__, src=src, tgt_in=tgt_in)
         return F.linear(self.decode(self.start(src), tgt_in)[0], self.output.weight)
 
     def loss(
@@ -238,11 +241,13 @@ class AdditiveSeq2Seq(nn.Module):
         smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
         "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         read, weights, last = self.decode(self.start(src), tgt[:, :-1])
         return projected_loss(read, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
+        check_step(token, len(state.mask))
         read, weights, state = self.decode(state, token[:, None])
         return F.linear(read[:, 0], self.output.weight), state
 
@@ -252,6 +257,7 @@ class AdditiveSeq2Seq(nn.Module):
         tgt: Tensor,   # (B, T + 1) BOS … EOS, padded
     ) -> Tensor:       # (B, T, S); row t is the one that predicts tgt[:, t + 1]
         "Attention weights."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         return self.decode(self.start(src), tgt[:, :-1])[1]
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-56

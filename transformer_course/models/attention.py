@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .caches import KeyValue, KeyValueCache
-from .functional import dropout as drop
+from .functional import check_sizes, dropout as drop
 from ..protocols import AttentionPattern, Cache, PositionsInAttention
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-45
+# %% ../../nbs/lessons/20_attention.ipynb #cell-50
 def plain_attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -31,6 +31,7 @@ def plain_attention(
     dropout: float = 0.0,         # probability of dropping a weight
 ) -> tuple[Tensor, Tensor]:       # output (..., T, K), weights (..., T, S) before dropout
     """Scaled dot-product attention [Vaswani et al. 2017, eq. 1]; a row that may see nothing gives zeros."""
+    _check_fit(query, key, value, mask)
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)      # (..., T, S)
     if bias is not None:
         scores = scores + bias
@@ -46,7 +47,7 @@ def _may_have_empty_rows(mask: Tensor) -> bool:
     "Whether some row may allow no key. On a GPU (it would have to wait) and in a compiler: always yes."
     return mask.device.type != "cpu" or torch.compiler.is_compiling() or not mask.any(-1).all()
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-46
+# %% ../../nbs/lessons/20_attention.ipynb #cell-51
 def attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -58,29 +59,30 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:  # output (..., T, K), weights (..., T, S) or None
     """`plain_attention`, or PyTorch's fused kernel where that is faster and nobody asks for the weights.
 
-    Raises ValueError if the mask is not boolean.
+    Raises ValueError if the mask is not boolean, or the shapes do not fit one another.
     """
-    if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(f"attention: mask must be boolean (True = may attend), not {mask.dtype}")
     if not need_weights and not _plain_is_faster(query, key):
         return _fused_attention(query, key, value, mask, bias, dropout), None
     output, weights = plain_attention(query, key, value, mask, bias, dropout)
     return output, weights if need_weights else None
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-48
+# %% ../../nbs/lessons/20_attention.ipynb #cell-53
 class MultiHeadAttention(nn.Module):
     """Several heads attend, each in a subspace of its own [Vaswani et al. 2017, §3.2.2].
 
     D is d_model, H is n_heads, K is d_head, by default D / H. One product makes queries, keys and values of a
     sequence. With `cross=True` queries are made of one sequence, and keys and values of another.
-    Raises ValueError if d_head is not given and n_heads does not divide d_model.
+    Raises ValueError for a size that is not a positive whole number, and if d_head is not given and n_heads
+    does not divide d_model; called, for vectors of another size.
     """
 
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True,
                  d_head: int | None = None, pattern: AttentionPattern | None = None, cross: bool = False):
         super().__init__()
+        check_sizes("MultiHeadAttention", d_model=d_model, n_heads=n_heads)
         if d_head is None and d_model % n_heads:
             raise ValueError(f"MultiHeadAttention: n_heads={n_heads} does not divide d_model={d_model}")
+        self.d_model, self.cross = d_model, cross
         self.n_heads, self.d_head = n_heads, d_model // n_heads if d_head is None else d_head
         self.dropout, self.pattern = dropout, Dense() if pattern is None else pattern
         width = n_heads * self.d_head
@@ -96,6 +98,9 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, x, source=None, mask=None, *, bias=None, need_weights=False):
         "x (B, T, D) asks; x itself answers, or with cross=True a source (B, S, D). Returns as `attend`."
+        if self.cross == (source is None):
+            raise ValueError("MultiHeadAttention: made with cross=True, it needs a source" if self.cross else
+                             "MultiHeadAttention: made without cross=True, it takes no source")
         if source is None:
             query, key, value = self.project(x)
         else:
@@ -103,16 +108,24 @@ class MultiHeadAttention(nn.Module):
         return self.attend(query, key, value, mask, bias=bias, need_weights=need_weights)
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:                  # (B, T, D) -> three (B, H, T, K)
-        return self.split(self.in_proj(x))
+        return self.split(self.in_proj(self._checked("x", x)))
 
     def project_query(self, x: Tensor) -> Tensor:                        # (B, T, D) -> (B, H, T, K)
-        return self.split(self.q_proj(x))[0]
+        return self.split(self.q_proj(self._checked("x", x)))[0]
 
     def project_source(self, source: Tensor) -> tuple[Tensor, ...]:      # (B, S, D) -> two (B, H, S, K)
-        return self.split(self.kv_proj(source))
+        return self.split(self.kv_proj(self._checked("source", source)))
 
     def split(self, stacked: Tensor) -> tuple[Tensor, ...]:              # (B, T, n H K) -> n (B, H, T, K)
         return stacked.unflatten(-1, (-1, self.n_heads, self.d_head)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def _checked(self, name: str, vectors: Tensor) -> Tensor:
+        "The vectors. Raises ValueError unless they are (B, T, D)."
+        if vectors.dim() != 3 or vectors.shape[-1] != self.d_model:
+            axes = "B, S" if name == "source" else "B, T"
+            raise ValueError(f"MultiHeadAttention: {name} must be ({axes}, {self.d_model}), not "
+                             f"{tuple(vectors.shape)}")
+        return vectors
 
     def attend(
         self,
@@ -136,7 +149,7 @@ class MultiHeadAttention(nn.Module):
                                         need_weights=need_weights)                # (B, H, T, K)
         return self.out_proj(answers.transpose(1, 2).flatten(2)), weights
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-52
+# %% ../../nbs/lessons/20_attention.ipynb #cell-57
 class SelfAttention(nn.Module):
     """A sequence that attends to itself, in one pass or continuing from a cache."""
 
@@ -171,7 +184,7 @@ class SelfAttention(nn.Module):
             key, value = cache.append(key, value)                                   # (B, H, S, K) each
         return self.heads.attend(query, key, value, mask, bias=bias, need_weights=need_weights)
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-53
+# %% ../../nbs/lessons/20_attention.ipynb #cell-58
 class CrossAttention(nn.Module):
     """A sequence that attends to another one, the source."""
 
@@ -193,7 +206,7 @@ class CrossAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:   # (B, T, D), weights (B, H, T, S) or None
         return self.heads.attend(self.heads.project_query(x), *source, mask, need_weights=need_weights)
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-55
+# %% ../../nbs/lessons/20_attention.ipynb #cell-60
 @contextmanager
 def attention_weights(
     model: nn.Module,
@@ -225,7 +238,7 @@ def _ask_for_weights(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tupl
 def _keep_weights(weights: dict, name: str, module: nn.Module, args: tuple, result: tuple) -> None:
     weights[name] = result[1]
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-58
+# %% ../../nbs/lessons/20_attention.ipynb #cell-63
 class Dense:
     """The pattern in which every query may read every key that the mask allows."""
 
@@ -237,12 +250,13 @@ class Dense:
         "An empty cache for a sentence that is read word by word."
         return KeyValueCache()
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-59
+# %% ../../nbs/lessons/20_attention.ipynb #cell-64
 LARGE = 256 * 256   # weights of one head above which the fused kernel is faster on a CPU
 
 
 def _fused_attention(query, key, value, mask, bias, dropout) -> Tensor:
     "PyTorch's kernel. It promises nothing for empty rows: it gets them unmasked, and their output becomes 0."
+    _check_fit(query, key, value, mask)
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, bias, dropout)
     some = mask.any(-1, keepdim=True)                             # (..., T, 1) False at empty rows
@@ -251,12 +265,29 @@ def _fused_attention(query, key, value, mask, bias, dropout) -> Tensor:
     return F.scaled_dot_product_attention(query, key, value, added, dropout) * some
 
 
+def _check_fit(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    "Raise ValueError unless (..., T, K), (..., S, K), (..., S, K') and a mask of (..., T, S) fit."
+    (T, K), (S, of_key) = query.shape[-2:], key.shape[-2:]
+    if K != of_key:
+        raise ValueError(f"attention: query {tuple(query.shape)} and key {tuple(key.shape)} must have the "
+                         "same last size")
+    if value.shape[-2] != S:
+        raise ValueError(f"attention: key {tuple(key.shape)} and value {tuple(value.shape)} must be as many")
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(f"attention: mask must be boolean (True = may attend), not {mask.dtype}")
+    if mask.shape[-1] not in (1, S) or mask.dim() > 1 and mask.shape[-2] not in (1, T):
+        raise ValueError(f"attention: a mask of shape {tuple(mask.shape)} does not fit queries and keys "
+                         f"{T, S}: one of padding (B, S) needs mask[:, None, None]")
+
+
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
     "An exporter gets the plain version, too: there no size may decide, and all runtimes know its operations."
     exporting = getattr(torch.compiler, "is_exporting", lambda: False)()   # missing in PyTorch before 2.7
     return exporting or (query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= LARGE)
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-60
+# %% ../../nbs/lessons/20_attention.ipynb #cell-65
 def _split_rows(linear: nn.Linear, n: int) -> Iterator[nn.Linear]:
     "Its first n outputs, and the others, each as a map of its own; no new random numbers are drawn."
     for rows in (slice(n), slice(n, None)):

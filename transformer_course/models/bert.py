@@ -16,7 +16,8 @@ from ..data.text import PAD
 from .attention import MultiHeadAttention, SelfAttention
 from .blocks import FeedForward
 from .ends import Output
-from .functional import Dropout, check_sizes, padding_mask
+from .functional import (
+    Dropout, check_ids, check_labels, check_sizes, check_tokens, out_of_range, padding_mask)
 from .positions import Learned
 from .transformer import Encoder, EncoderLayer
 
@@ -46,6 +47,7 @@ class BertEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:   # (B, S) -> (B, S, D)
         segments = torch.zeros_like(tokens) if segments is None else segments
+        _check_shape("segments", segments, tokens)
         try:
             x = self.table(tokens) + self.segments(segments)
         except IndexError:                 # on a CPU; looking beforehand would make a GPU wait
@@ -61,7 +63,9 @@ class BertEmbedding(nn.Module):
 class Bert(nn.Module):
     """A post-norm encoder of one or two segments of text [Devlin et al. 2019, §3].
 
-    Raises ValueError if a size is not a positive whole number; called, if an id or a segment is not known.
+    Raises ValueError if a size is not a positive whole number, or padding has no id. Called, it does so for a
+    text that is too long and, on a CPU, for an id or a segment that is not known. A GPU would have to wait to
+    know: there an unknown id is an error of the device, which comes later.
     """
 
     def __init__(
@@ -85,6 +89,8 @@ class Bert(nn.Module):
         check_sizes("Bert", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads, n_layers=n_layers,
                     d_ff=d_ff, max_len=max_len, segments=segments)
 
+        check_ids("Bert", vocab_size, pad_id=pad_id)
+
         def norm():
             return nn.LayerNorm(d_model, eps=eps)
 
@@ -106,8 +112,16 @@ class Bert(nn.Module):
         segments: Tensor | None = None,    # (B, S) of each word; None: all words are of segment 0
     ) -> Tensor:                           # (B, S, D)
         "A vector for each word, which has read all the others."
+        check_tokens("Bert", tokens=tokens)
         mask = padding_mask(tokens, self.pad_id)[:, None, None]             # (B, 1, 1, S)
         return self.stack(self.embedding(tokens, segments), mask)
+
+
+def _check_shape(name: str, values: Tensor, tokens: Tensor) -> None:
+    "Raise ValueError unless there is one value for each token."
+    if values.shape != tokens.shape:
+        raise ValueError(f"Bert: {name} must be of the shape of tokens, {tuple(tokens.shape)}, not "
+                         f"{tuple(values.shape)}")
 
 
 class Pooler(nn.Module):
@@ -156,6 +170,9 @@ class BertForPreTraining(nn.Module):
 
         Raises ValueError if no word is hidden.
         """
+        _check_shape("targets", targets, tokens)
+        if is_random.shape != tokens.shape[:1]:
+            raise ValueError(f"Bert: is_random must be (B,) = ({len(tokens)},), not {tuple(is_random.shape)}")
         hidden = targets >= 0                                                    # the others are not scored
         if not hidden.any():
             raise ValueError("BertForPreTraining: no word is hidden in this batch")
@@ -234,4 +251,6 @@ class TextClassifier(nn.Module):
         labels: Tensor,             # (B,)
     ) -> Tensor:                    # scalar
         "Cross-entropy, mean over the texts."
-        return F.cross_entropy(self(tokens, segments).float(), labels)
+        scores = self(tokens, segments).float()                                  # (B, C)
+        check_labels("TextClassifier", labels, scores)
+        return F.cross_entropy(scores, labels)

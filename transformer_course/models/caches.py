@@ -62,6 +62,12 @@ class State:
         "How many words each hypothesis has read."
         return self.caches[0].length
 
+    @property
+    def rows(self) -> int | None:
+        "How many hypotheses there are: N; None if no cache says it yet."
+        keys = getattr(self.caches[0], "keys", None)
+        return None if keys is None else keys.shape[0]
+
     def copy(self) -> "State":
         "A state with caches of its own: what they are filled with does not reach this one."
         return replace(self, caches=[copy(cache) for cache in self.caches])

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import PAD
-from .functional import Dropout, padding_mask
+from .ends import vectors_of
+from .functional import Dropout, check_ids, check_labels, padding_mask
 from .rnn import Recurrent
 
 # %% ../../nbs/lessons/10b_classifier.ipynb #cell-18
@@ -39,6 +40,7 @@ class SentenceClassifier(nn.Module):
                 raise ValueError(f"SentenceClassifier: {name} must be a positive whole number, not {value!r}")
         if pooling not in ("last", "mean"):
             raise ValueError(f'SentenceClassifier: pooling must be "last" or "mean", not {pooling!r}')
+        check_ids("SentenceClassifier", words, pad_id=pad_id)
         self.pad_id, self.pooling = pad_id, pooling
         self.layers = Recurrent(cell, d_model, d_hidden, bidirectional=bidirectional)
         self.embedding = nn.Embedding(words, d_model)
@@ -49,7 +51,8 @@ class SentenceClassifier(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids, padded -> (B, C)
         "Scores of the classes; their softmax is the classes' probability."
         mask = padding_mask(tokens, self.pad_id)
-        outputs, final = self.layers(self.dropout(self.embedding(tokens)), mask)  # outputs: zero at padding
+        words = self.dropout(vectors_of(self.embedding, tokens))                  # (B, T, D)
+        outputs, final = self.layers(words, mask)                                 # outputs: zero at padding
         if self.pooling == "mean":
             pooled = outputs.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
         else:
@@ -58,4 +61,6 @@ class SentenceClassifier(nn.Module):
 
     def loss(self, tokens: Tensor, labels: Tensor) -> Tensor:   # (B, T), (B,) -> scalar
         "Cross-entropy, mean over the sentences."
-        return F.cross_entropy(self(tokens).float(), labels)
+        scores = self(tokens).float()                                             # (B, C)
+        check_labels("SentenceClassifier", labels, scores)
+        return F.cross_entropy(scores, labels)

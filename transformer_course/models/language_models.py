@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
-from .functional import Dropout, projected_loss
+from .ends import vectors_of
+from .functional import Dropout, check_ids, check_step, check_texts, projected_loss
 from .rnn import Hidden, Recurrent
 from ..scoring import perplexity
 
@@ -148,6 +149,7 @@ class RNNLanguageModel(nn.Module):
         super().__init__()
         if not isinstance(words, int) or words < 1:
             raise ValueError(f"RNNLanguageModel: words must be a positive whole number, not {words!r}")
+        check_ids("RNNLanguageModel", words, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         self.pad_id, self.bos_id, self.eos_id, self.d_model = pad_id, bos_id, eos_id, d_model
         self.layers = Recurrent(cell, d_model, d_hidden, n_layers, dropout=dropout)
         self.embedding = nn.Embedding(words, d_model)
@@ -165,7 +167,7 @@ class RNNLanguageModel(nn.Module):
 
     def read(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
         "Go on from a state: (N, T) ids -> what the output is made from (N, T, D), the state after them."
-        x = self.dropout(self.embedding(tokens) * math.sqrt(self.d_model))
+        x = self.dropout(vectors_of(self.embedding, tokens) * math.sqrt(self.d_model))
         outputs, hidden = self.layers(x, hidden=state.hidden)
         return self.dropout(self.readout(outputs)), State(hidden)
 
@@ -180,10 +182,15 @@ class RNNLanguageModel(nn.Module):
         smoothing: float | tuple[float, ...] = 0.0,     # of the labels; 0 for perplexity
     ) -> Tensor:
         "Cross-entropy, mean over real words; the logits never exist all at once."
+        check_texts("RNNLanguageModel", tgt=tgt)
+        if len(src) != len(tgt):
+            raise ValueError(f"RNNLanguageModel: src and tgt must have as many rows, not {len(src)} and "
+                             f"{len(tgt)}")
         hidden, last = self.read(self.start(src), tgt[:, :-1])
         return projected_loss(hidden, self.embedding.weight, None, tgt[:, 1:], smoothing, self.pad_id)
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
+        check_step(token, len(state.hidden[0][0]))
         hidden, state = self.read(state, token[:, None])
         return F.linear(hidden[:, 0], self.embedding.weight), state

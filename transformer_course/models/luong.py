@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
 from .additive import STEEP, PlaceScore
-from .ends import embedding_table
-from .functional import Dropout, padding_mask, projected_loss
+from .ends import embedding_table, vectors_of
+from .functional import (
+    Dropout, check_ids, check_step, check_texts, check_tokens, padding_mask, projected_loss)
 from .rnn import Hidden, Recurrent
 
 # %% ../../nbs/lessons/15_luong.ipynb #cell-11
@@ -207,6 +208,7 @@ class LuongSeq2Seq(nn.Module):
             raise ValueError(f"score must be one of {', '.join(SCORES)}, not {score!r}")
         if bidirectional and d_hidden % 2:
             raise ValueError(f"d_hidden must be even for two directions, not {d_hidden}")
+        check_ids("LuongSeq2Seq", tgt_vocab, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
         self.d_model, self.reverse_source, self.input_feeding = d_model, reverse_source, input_feeding
         self.tgt_embedding = embedding_table(tgt_vocab, d_model)
@@ -222,7 +224,7 @@ class LuongSeq2Seq(nn.Module):
         self.dropout = Dropout(dropout)
 
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:   # (...) -> (..., D)
-        return self.dropout(table(tokens) * math.sqrt(self.d_model))
+        return self.dropout(vectors_of(table, tokens) * math.sqrt(self.d_model))
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
         "The word that each target begins with."
@@ -278,6 +280,7 @@ class LuongSeq2Seq(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         "Teacher forcing: (B, S), (B, T) token ids -> logits (B, T, V)."
+        check_tokens(type(self).__name__, src=src, tgt_in=tgt_in)
         return F.linear(self.dropout(self.decode(self.start(src), tgt_in)[0]), self.output.weight)
 
     def loss(
@@ -287,12 +290,14 @@ class LuongSeq2Seq(nn.Module):
         smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
         "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         seen, weights, last = self.decode(self.start(src), tgt[:, :-1])
         seen = self.dropout(seen)
         return projected_loss(seen, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
+        check_step(token, len(state.mask))
         seen, weights, state = self.decode(state, token[:, None])
         return F.linear(self.dropout(seen[:, 0]), self.output.weight), state
 
@@ -302,4 +307,5 @@ class LuongSeq2Seq(nn.Module):
         tgt: Tensor,   # (B, T + 1) BOS … EOS, padded
     ) -> Tensor:       # (B, T, S); row t is the one that predicts tgt[:, t + 1]
         "Attention weights; they sum to one where the whole source is seen."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         return self.decode(self.start(src), tgt[:, :-1])[1]

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text import BOS, EOS, PAD
-from .ends import embedding_table
-from .functional import Dropout, padding_mask, projected_loss
+from .ends import embedding_table, vectors_of
+from .functional import (
+    Dropout, check_ids, check_step, check_texts, check_tokens, padding_mask, projected_loss)
 from .language_models import State
 from .rnn import Recurrent
 
@@ -23,7 +24,8 @@ class Seq2Seq(nn.Module):
     """Encoder and decoder joined by one vector of fixed size [Sutskever et al. 2014].
 
     Keeps the course's translator protocol: forward, loss, start, step.
-    Raises ValueError if a size is not positive, or the kind of cell is unknown.
+    Raises ValueError if a size is not positive, a special id is not in the vocabulary, or the kind of cell is
+    unknown.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Seq2Seq(nn.Module):
         eos_id: int = EOS,
     ):
         super().__init__()
+        check_ids("Seq2Seq", tgt_vocab, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
         self.d_model, self.reverse_source = d_model, reverse_source
         self.tgt_embedding = embedding_table(tgt_vocab, d_model)
@@ -54,7 +57,7 @@ class Seq2Seq(nn.Module):
         self.dropout = Dropout(dropout)
 
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:   # (...) -> (..., D)
-        return self.dropout(table(tokens) * math.sqrt(self.d_model))
+        return self.dropout(vectors_of(table, tokens) * math.sqrt(self.d_model))
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
         "The word that each target begins with."
@@ -73,6 +76,7 @@ class Seq2Seq(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         "Teacher forcing: (B, S), (B, T) token ids -> logits (B, T, V)."
+        check_tokens("Seq2Seq", src=src, tgt_in=tgt_in)
         return F.linear(self.decode(self.start(src), tgt_in)[0], self.output.weight)
 
     def loss(
@@ -82,10 +86,12 @@ class Seq2Seq(nn.Module):
         smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
         "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
+        check_texts("Seq2Seq", src=src, tgt=tgt)
         hidden, last = self.decode(self.start(src), tgt[:, :-1])
         return projected_loss(hidden, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:
         "Read one word: (N,) ids -> logits (N, V) of the next, and the state after it."
+        check_step(token, len(state.hidden[0][0]))
         hidden, state = self.decode(state, token[:, None])
         return F.linear(hidden[:, 0], self.output.weight), state

@@ -18,7 +18,7 @@ from ..data.text import EOS, PAD
 from .attention import CrossAttention, MultiHeadAttention, SelfAttention
 from .blocks import FeedForward
 from .ends import Embedding, Output, embedding_table
-from .functional import Dropout, check_sizes
+from .functional import Dropout, check_ids, check_sizes
 from .relative_positions import InAttention
 from .transformer import Decoder, DecoderLayer, Encoder, EncoderDecoder, EncoderLayer
 
@@ -104,6 +104,8 @@ class T5(EncoderDecoder):
         n_encoder, n_decoder = _encoder_and_decoder(n_layers)
         check_sizes("T5", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads, encoder_layers=n_encoder,
                     decoder_layers=n_decoder, d_ff=d_ff, **{} if d_head is None else {"d_head": d_head})
+        bos_id = pad_id if bos_id is None else bos_id
+        check_ids("T5", vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
 
         def heads(cross=False):
             return MultiHeadAttention(d_model, n_heads, dropout, bias=False, d_head=d_head, cross=cross)
@@ -135,8 +137,7 @@ class T5(EncoderDecoder):
         backwards = Buckets(n_heads, False, n_buckets, max_distance)       # for all layers of the decoder
         decoder = Decoder([decoder_layer(backwards) for n in range(n_decoder)], last_norm())
         output = Output(table if tied else nn.Linear(d_model, vocab_size, bias=False))
-        super().__init__(embedding, embedding, encoder, decoder, output, pad_id,
-                         bos_id=pad_id if bos_id is None else bos_id, eos_id=eos_id)
+        super().__init__(embedding, embedding, encoder, decoder, output, pad_id, bos_id, eos_id)
 
 
 def _encoder_and_decoder(n_layers: int | tuple[int, int]) -> tuple[int, int]:

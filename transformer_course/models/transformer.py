@@ -17,11 +17,12 @@ from .caches import KeyValue, State
 from ..data.text import BOS, EOS, PAD
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
-from .functional import Dropout, causal_mask, check_sizes, padding_mask
+from .functional import (
+    Dropout, causal_mask, check_ids, check_sizes, check_step, check_texts, check_tokens, padding_mask)
 from .relative_positions import added_positions, positions_in_attention
 from ..protocols import Cache
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-23
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-27
 class EncoderLayer(nn.Module):
     """Look around, think: self-attention, then feed-forward [Vaswani et al. 2017, §3.1].
 
@@ -47,7 +48,7 @@ class EncoderLayer(nn.Module):
         x = self.norm_1(x + self.dropout(self.self_attention(x, mask, cache)[0]))
         return self.norm_2(x + self.dropout(self.feed_forward(x)))
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-25
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-29
 class DecoderLayer(nn.Module):
     """Look back, look over, think: self-attention, cross-attention, feed-forward [same section]."""
 
@@ -76,7 +77,7 @@ class DecoderLayer(nn.Module):
         x = self.norm_2(x + self.dropout(self.cross_attention(x, source, source_mask)[0]))
         return self.norm_3(x + self.dropout(self.feed_forward(x)))
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-27
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-31
 class Encoder(nn.Module):
     """Layers, one after the other; pre-norm needs a last norm. With a causal mask it is the stack of GPT."""
 
@@ -100,7 +101,7 @@ class Encoder(nn.Module):
             x = layer(x, mask, cache)
         return self.final_norm(x)
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-28
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-32
 class Decoder(nn.Module):
     """Layers of the decoder, one after the other; pre-norm needs a last norm."""
 
@@ -130,7 +131,7 @@ class Decoder(nn.Module):
             x = layer(x, key_value, source_mask, mask, cache)
         return self.final_norm(x)
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-30
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-34
 class EncoderDecoder(nn.Module):
     """An encoder that reads a source, and a decoder that writes from it [Vaswani et al. 2017, fig. 1].
 
@@ -150,10 +151,12 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:               # (B, S), (B, T) -> (B, T, V)
         "Teacher forcing: logits of the word after each target word."
+        check_tokens(type(self).__name__, src=src, tgt_in=tgt_in)
         return self.output(self.decode(*self.encode(src), tgt_in))
 
     def encode(self, src: Tensor) -> tuple[Tensor, Tensor]:
         "The memory (B, S, D), and its mask (B, 1, 1, S), which is False at padding."
+        check_tokens(type(self).__name__, src=src)
         mask = padding_mask(src, self.pad_id)[:, None, None]
         return self.encode_embedded(self.src_embedding(src), mask), mask
 
@@ -168,6 +171,7 @@ class EncoderDecoder(nn.Module):
 
     def loss(self, src: Tensor, tgt: Tensor, smoothing: float | tuple[float, ...] = 0.1) -> Tensor:
         "Smoothed cross-entropy; targets (B, T + 1) are BOS … EOS, padded. Mean over real words after BOS."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         vectors = self.decode(*self.encode(src), tgt[:, :-1])
         return self.output.loss(vectors, tgt[:, 1:], smoothing, self.pad_id)
 
@@ -185,8 +189,7 @@ class EncoderDecoder(nn.Module):
 
         Raises ValueError if there is not one word for each hypothesis.
         """
-        if token.shape[0] != state.source_mask.shape[0]:
-            raise ValueError(f"step: {token.shape[0]} words for {state.source_mask.shape[0]} hypotheses")
+        check_step(token, state.source_mask.shape[0])
         state = state.copy()                                                # the old one may be used again
         x = self.tgt_embedding(token[:, None], state.position)              # (N, 1, D)
         x = self.decoder(x, state.source, state.source_mask, caches=state.caches)
@@ -200,13 +203,14 @@ class EncoderDecoder(nn.Module):
         head: int | None = None,    # default: the mean over all
     ) -> Tensor:                    # (B, T, S); row t is the one that predicts tgt[:, t + 1]
         "Cross-attention weights."
+        check_texts(type(self).__name__, src=src, tgt=tgt)
         with attention_weights(self.decoder, "cross_attention") as weights:
             self.decode(*self.encode(src), tgt[:, :-1])
         of_layers = list(weights.values())                                      # (B, H, T, S) each
         chosen = torch.stack(of_layers).mean(0) if layer is None else of_layers[layer]
         return chosen.mean(1) if head is None else chosen[:, head]
 
-# %% ../../nbs/lessons/23_transformer.ipynb #cell-31
+# %% ../../nbs/lessons/23_transformer.ipynb #cell-35
 class Transformer(EncoderDecoder):
     """The Transformer [Vaswani et al. 2017], made from sizes; the defaults are the paper's base model.
 
@@ -236,6 +240,7 @@ class Transformer(EncoderDecoder):
         n_encoder, n_decoder = n_layers if two else (n_layers, n_layers)
         check_sizes("Transformer", src_vocab=src_vocab, tgt_vocab=tgt_vocab, d_model=d_model, n_heads=n_heads,
                     d_ff=d_ff, max_len=max_len, encoder_layers=n_encoder, decoder_layers=n_decoder)
+        check_ids("Transformer", tgt_vocab, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         pre_norm = is_pre_norm(norm)
         table = embedding_table(tgt_vocab, d_model)
         src_table = table if tied and src_vocab == tgt_vocab else embedding_table(src_vocab, d_model)

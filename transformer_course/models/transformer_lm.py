@@ -17,7 +17,8 @@ from ..data.text import BOS, EOS, PAD
 from .attention import MultiHeadAttention, SelfAttention
 from .blocks import FeedForward, is_pre_norm
 from .ends import Embedding, Output, embedding_table
-from .functional import causal_mask, check_sizes
+from .functional import (
+    causal_mask, check_ids, check_sizes, check_step, check_texts, check_tokens)
 from .relative_positions import added_positions, positions_in_attention
 from .caches import State
 from .transformer import Encoder, EncoderLayer
@@ -44,6 +45,7 @@ class LanguageModel(nn.Module):
 
     def vectors(self, tokens: Tensor) -> Tensor:                        # (B, T) ids -> (B, T, D)
         "What the output is made from, at every position."
+        check_tokens(type(self).__name__, tokens=tokens)
         return self.stack(self.embedding(tokens), causal_mask(tokens.shape[1], tokens.device))
 
     def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:
@@ -51,9 +53,7 @@ class LanguageModel(nn.Module):
 
         For perplexity the smoothing must stay 0. Raises ValueError if there is no word after the first.
         """
-        if tokens.shape[1] < 2:
-            name = type(self).__name__
-            raise ValueError(f"{name}.loss: texts of {tokens.shape[1]} words have nothing to predict")
+        check_texts(type(self).__name__, tokens=tokens)
         return self.output.loss(self.vectors(tokens[:, :-1]), tokens[:, 1:], smoothing, self.pad_id)
 
     def first(self, src: Tensor) -> Tensor:                             # (N, S) prompts -> (N,)
@@ -65,6 +65,7 @@ class LanguageModel(nn.Module):
 
         Raises ValueError if a prompt is empty, or padded: prompts of a batch must have the same length.
         """
+        check_tokens(type(self).__name__, src=src)
         shared = self.pad_id in (self.bos_id, self.eos_id)
         check_prompts(type(self).__name__, src, self.pad_id, shared)
         state = State(self.stack.new_caches())
@@ -72,6 +73,7 @@ class LanguageModel(nn.Module):
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:    # (N,) ids -> (N, V)
         "Read one word: logits of the next, and the state after it."
+        check_step(token, state.rows)
         vectors, state = self.read(state, token[:, None])
         return self.output(vectors[:, 0]), state
 
@@ -113,6 +115,7 @@ class TransformerLM(LanguageModel):
         d_ff = 4 * d_model if d_ff is None else d_ff
         check_sizes("TransformerLM", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads,
                     n_layers=n_layers, d_ff=d_ff, max_len=max_len)
+        check_ids("TransformerLM", vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         pre_norm = is_pre_norm(norm)
         table = embedding_table(vocab_size, d_model)
         embedding = Embedding(table, added_positions(positions, d_model, max_len), dropout, scaled)

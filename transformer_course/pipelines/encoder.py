@@ -60,6 +60,10 @@ def _of_labels(job: Job, corpus: Corpus) -> Material:
     sizes = preset.of(job.model)[0] | {"classes": len(corpus.labels)}
     torch.manual_seed(job.seed)
     model = job.kind.make(job.model, len(words), sizes)
+    for i, row in enumerate(rows_for(words, texts["valid"])):
+        if len(row) > positions_in(model):                     # it is classified when the training is over
+            raise ValueError(f"{corpus.place('valid', i)} has {len(row)} tokens, and the model reads "
+                             f"{positions_in(model)}: cut it, or take a larger preset")
     learn, held_out = (LabelledBatches([(row[:preset.length], item.label) for row, item in zip(
         rows_for(words, part), corpus[split])], preset.rows) for split, part in texts.items())
     return Material(model, words, learn, held_out, Classifying(model),
@@ -113,7 +117,7 @@ def read(
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:   # numbers of rows, ids (B, S), vectors (B, S, D)
     """What the encoder makes of each text, batch by batch, without gradients.
 
-    Raises ValueError for a text that is longer than the model reads.
+    Raises ValueError for a text that is longer than the model reads, and for vectors that are not numbers.
     """
     bert, positions = getattr(model, "bert", model), positions_in(model)
     for number, row in enumerate(rows, start=1):
@@ -124,6 +128,8 @@ def read(
         tokens = pad([rows[i] for i in batch], bert.pad_id, bert.embedding.weight.device)
         with torch.no_grad():
             vectors = bert(tokens)
+        if not vectors.isfinite().all():
+            raise ValueError("the model's vectors are not numbers (NaN): its weights are damaged")
         yield batch, tokens, vectors
 
 # %% ../../nbs/library/pipelines/32c_encoder.ipynb #cell-11
@@ -204,6 +210,9 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         folder: str | Path | None = None,     # for checkpoints and the trained model; None: write nothing
         resume: bool = False,                 # go on from the newest checkpoint in folder
         progress: bool = True,                # show a bar
+        vocabulary: int | None = None,        # tokens at most; None: the preset's, here and below
+        learning_rate: float | None = None,   # that warm-up aims at
+        batch_tokens: int | None = None,      # cells of a batch, padding included
     ) -> "Encoder":
         """Train an encoder from scratch, score it on `valid`, and save it if a folder is given.
 
@@ -212,7 +221,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         """
         return train(cls, prepare_texts, _score, *planned(
             ENCODER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder, resume, progress))
+            folder, resume, progress, vocabulary, learning_rate, batch_tokens))
 
     @torch.no_grad()
     def encode(
@@ -244,7 +253,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         Raises ValueError for an encoder without the head for it, and for a text without a [MASK].
         """
         check_texts("fill", texts)
-        if not isinstance(self.model, BertForPreTraining):
+        if not hasattr(self.model, "masked_lm"):
             raise ValueError(f"a {self.config.get('model')} cannot fill in words: only a bert with its head")
         if top_k < 1:
             raise ValueError(f"top_k={top_k} must be at least 1")
@@ -289,7 +298,7 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
             found = self.classify([item.text for item in items])
             right = sum(self._labels()[item.label] == label for item, label in zip(items, found))
             return EncoderScore(split, "labels", right / len(items), len(items))
-        if not isinstance(self.model, BertForPreTraining):
+        if not hasattr(self.model, "masked_lm"):
             raise ValueError(f"a {self.config.get('model')} cannot be scored on plain texts: give labelled "
                              "texts to a classifier, and pairs to any encoder")
         texts = [item.text if isinstance(item, Text) else item for item in items]

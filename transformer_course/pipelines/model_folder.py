@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ..data.text import Tokenizer
+from ..data.text import KINDS, Tokenizer
 from ..files import expect, first_line, read_files, read_json, write_files
 from .evaluation import attention_places
 from .kinds import ENCODER, TRANSLATOR, WRITER, Kind, check_kind, kind_of
@@ -150,16 +150,26 @@ def _config(file: Path, content: bytes) -> dict:
     return config
 
 # %% ../../nbs/library/pipelines/25d_model_folder.ipynb #cell-13
+def _parts(described: dict) -> list:
+    "What a tokenizer.json says of changing and cutting texts, and of putting them together again."
+    return [described.get(name) for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
+
+
 def _tokenizer(file: Path, content: bytes) -> Tokenizer:
     "The tokenizer that a tokenizer.json of this library describes."
     described = read_json(file, content)
     if described.get("padding") or described.get("truncation"):
         raise ValueError(f"{file} is damaged: it pads or truncates, and no tokenizer of this library does")
+    ours = [json.loads(Tokenizer.train(["a"], kind, 300).to_json()) for kind in KINDS]
+    if _parts(described) not in map(_parts, ours):
+        raise ValueError(f"{file} is damaged: it changes or cuts texts as no tokenizer of this library does")
     try:
         tokenizer = Tokenizer.from_json(content.decode())
         tokenizer.decode(tokenizer.encode("a sentence, tried ✓"))
         whole = None not in tokenizer.pieces_of(range(len(tokenizer)))
-    except Exception as problem:              # the Rust library raises nothing more specific
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as problem:          # a panic of the Rust library is no Exception
         raise ValueError(f"{file} is damaged: {first_line(problem)}") from None
     if not whole:
         raise ValueError(f"{file} is damaged: its ids are not 0 to {len(tokenizer) - 1}")
@@ -175,6 +185,8 @@ def _weights(file: Path, content: bytes) -> dict[str, Tensor]:
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
             raise ValueError(f"{file} is damaged: {name} holds {tensor.dtype}, not real numbers")
+        if not tensor.isfinite().all():
+            raise ValueError(f"{file} is damaged: {name} holds a number that is not finite")
     return weights
 
 
@@ -207,6 +219,9 @@ def _build(file: Path, config: dict, tokenizer: Tokenizer, weights: dict[str, Te
     sizes, V, name = config["sizes"], len(tokenizer), config["model"]
     kind = kind_of(name)
     _check_counts(file, sizes, weights)
+    if "activation" in sizes:
+        raise ValueError(f"{file} is damaged: sizes.activation is {sizes['activation']!r}, and no file can "
+                         "hold a function")
     try:
         with torch.device("meta"):
             sketch = kind.make(name, V, sizes)
@@ -248,6 +263,8 @@ def load_model(
 
 def _model_type(file: Path) -> str | None:
     "What a published model's config.json says it is; None for ours, or where there is no such file."
+    if not file.is_file():                       # nor a pipe, which would never end
+        return None
     try:
         config = read_json(file, file.read_bytes())
     except (OSError, ValueError):                # `_ours` says what is wrong
@@ -276,9 +293,20 @@ def _theirs(folder: Path, shown: Path, kind: Kind | None,
         check_kind(kind or found, found, str(shown), f"a published {model_type}")
     model = pretrained.from_pretrained(folder)           # complains of a type that is not known
     config = {"model": shown.name, "model_type": model_type}
-    if prefix := _one_prefix(read_json(folder / "config.json", (folder / "config.json").read_bytes())):
+    described = read_json(folder / "config.json", (folder / "config.json").read_bytes())
+    if prefix := _one_prefix(described):
         config["prefix"] = prefix
+    if labels := _labels(described):
+        config["labels"] = labels
     return model, _fitted(read_tokenizer(folder), model), config
+
+
+def _labels(described: dict) -> list[str]:
+    "Names of the classes of a classifier, in their order; none if the file names none."
+    names = described.get("id2label")
+    if not isinstance(names, dict) or names.keys() != set(map(str, range(len(names)))):
+        return []
+    return [str(names[str(i)]) for i in range(len(names))]
 
 
 def _one_prefix(described: dict) -> str:

@@ -6,8 +6,9 @@
 __all__ = ['MODELS', 'PRESETS', 'Preset', 'known', 'build']
 
 # %% ../../nbs/library/pipelines/25a_presets.ipynb #cell-4
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from torch import nn
@@ -76,6 +77,24 @@ class Preset:
         kind = model.partition("-")[0]
         sizes, peak = (table[model if model in table else kind] for table in (self.sizes, self.peak))
         return {**sizes, **self.models[model].keywords}, peak
+
+    def changed(
+        self,
+        model: str,                           # a name in its models, whose rate it is
+        vocabulary: int | None = None,        # None: as it is, here and below
+        learning_rate: float | None = None,
+        batch_tokens: int | None = None,      # cells of a batch: of segments or texts, `length` to a row
+    ) -> "Preset":
+        "The same preset with other values. Raises ValueError for one that is not allowed."
+        for name, value in (("vocabulary", vocabulary), ("batch_tokens", batch_tokens)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+        if learning_rate is not None and not 0 < learning_rate < math.inf:
+            raise ValueError(f"learning_rate={learning_rate!r} must be a finite number above 0")
+        rows = self.rows if batch_tokens is None else max(1, batch_tokens // self.length)
+        return replace(self, vocabulary=vocabulary or self.vocabulary, rows=rows,
+                       batch_tokens=batch_tokens or self.batch_tokens,
+                       peak=self.peak if learning_rate is None else self.peak | {model: learning_rate})
 
 # %% ../../nbs/library/pipelines/25a_presets.ipynb #cell-10
 def _preset(width: int, heads: int, layers: int, d_ff: int, hidden: int, dropout: float, peak: float,

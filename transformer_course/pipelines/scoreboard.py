@@ -86,6 +86,9 @@ def compare(
     Raises ValueError as `Translator.train` does.
     """
     corpus = load(data, pair) if isinstance(data, str) else data
+    if corpus.kind != "pairs":
+        raise ValueError(f"data set {corpus.name!r} holds {corpus.kind}, not sentence pairs: there are no "
+                         "translators to compare on it")
     for model in models:                             # complain now, not after the first model has trained
         known("model", model, (*ALIGNERS, *MODELS))
     pairs, rows, translators = corpus[split], [], {}

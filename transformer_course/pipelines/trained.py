@@ -20,7 +20,10 @@ from ..published.tokenizers import GivenTokenizer
 
 # %% ../../nbs/library/pipelines/32f_trained.ipynb #cell-5
 class Trained(ModelHubMixin):
-    """A trained model with its tokenizer and what is known of them, ours or a published one."""
+    """A trained model with its tokenizer and what is known of them, ours or a published one.
+
+    Raises ValueError for a tokenizer of another model, as far as sizes and special tokens tell.
+    """
 
     kind: Kind                      # what a subclass can hold
 
@@ -30,6 +33,7 @@ class Trained(ModelHubMixin):
         tokenizer: Tokenizer | GivenTokenizer,
         config: dict,               # model, preset, data, and how it was trained
     ):
+        _check_tokenizer(model, tokenizer)
         self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
 
     def __repr__(self) -> str:
@@ -81,3 +85,18 @@ class Trained(ModelHubMixin):
         model, tokenizer, config = load_model(path, cls.kind, revision=revision, token=token,
                                               cache_dir=cache_dir)
         return cls(model.to(device), tokenizer, config)
+
+
+def _check_tokenizer(model: nn.Module, tokenizer: Tokenizer | GivenTokenizer) -> None:
+    "Raise ValueError if the tokenizer cannot be the model's; a published model may know more words."
+    holder = getattr(model, "bert", model)
+    table = getattr(holder, "tgt_embedding", getattr(holder, "embedding", None))
+    known = getattr(table, "weight", None)
+    if isinstance(tokenizer, Tokenizer) and known is not None and len(known) != len(tokenizer):
+        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, and the model {len(known)}: it is "
+                         "another model's")
+    for role in ("pad_id", "eos_id"):
+        ours, theirs = (getattr(one, role, None) for one in (model, tokenizer))
+        if None not in (ours, theirs) and ours != theirs:
+            raise ValueError(f"the model's {role} is {ours}, and the tokenizer's is {theirs}: it is another "
+                             "model's")

@@ -20,10 +20,10 @@ from ..data.text import Tokenizer
 from .kinds import TRANSLATOR
 from .runs import planned, prepare_pairs, train
 from ..training.pacing import Budget
-from .searching import SearchOptions
+from .searching import Scored, SearchOptions
 from .trained import Trained
 from .decoding import (
-    KeptDecoder, rows_or_reasons, source_row, translate, translate_rows)
+    KeptDecoder, rows_or_reasons, scored_rows, source_row, source_rows, translate, unknown_words)
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-19
 class Translator(Trained, library_name="transformer-course", tags=["translation"]):
@@ -56,15 +56,19 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         folder: str | Path | None = None,     # for checkpoints and the trained model; None: write nothing
         resume: bool = False,                 # go on from the newest checkpoint in folder
         progress: bool = True,                # show a bar
+        vocabulary: int | None = None,        # tokens at most; None: the preset's, here and below
+        learning_rate: float | None = None,   # that warm-up aims at
+        batch_tokens: int | None = None,      # cells of a batch, padding included
     ) -> "Translator":
         """Train a translator from scratch, score it on `valid`, and save it if a folder is given.
 
+        Pairs of your own come as a corpus: see `Corpus.from_pairs` and `Corpus.from_files`.
         Raises ValueError for unknown names, for a folder in use, and without exactly one budget;
         KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
         """
         return train(cls, prepare_pairs, _score, *planned(
             TRANSLATOR, data, pair, model, preset, seed, Budget(steps, minutes), device, precision,
-            folder, resume, progress))
+            folder, resume, progress, vocabulary, learning_rate, batch_tokens))
 
     def translate(
         self,
@@ -86,6 +90,8 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
     ) -> list[str]:
         """Translate sentences, in their order; each as if it were alone. The options are `SearchOptions`.
 
+        `nbest` gives scores as well, and `unknown_words` what the model cannot see.
+
         Raises ValueError, before any is translated, for options that make no sense, and for a sentence
         that is empty, not valid Unicode or too long; it is named by its number.
         """
@@ -105,10 +111,24 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         prefix = self.config.get("prefix", "") if prefix is None else prefix
         return rows_or_reasons(self.model, self.tokenizer, sentences, names, prefix)
 
-    def translate_rows(self, rows: Sequence[list[int]],
-                       options: SearchOptions = SearchOptions()) -> list[str]:
-        """Translate what `rows_or_reasons` gave."""
-        return translate_rows(self.model, self.tokenizer, rows, options, self._decoder)
+    def scored_rows(self, rows: Sequence[list[int]],
+                    options: SearchOptions = SearchOptions()) -> list[list[Scored]]:
+        """For each row that `rows_or_reasons` gave its translations with their scores."""
+        return scored_rows(self.model, self.tokenizer, rows, options, self._decoder)
+
+    def nbest(
+        self,
+        sentences: Sequence[str],
+        options: SearchOptions = SearchOptions(num_return_sequences=5),
+        prefix: str | None = None,        # before each sentence (T5); None: the configuration's, if any
+    ) -> list[list[Scored]]:              # for each sentence; `text` and `score` of each, the best first
+        """Several translations of each sentence, with their scores. Raises ValueError as `translate`."""
+        prefix = self.config.get("prefix", "") if prefix is None else prefix
+        return self.scored_rows(source_rows(self.model, self.tokenizer, sentences, prefix), options)
+
+    def unknown_words(self, sentences: Sequence[str]) -> list[list[str]]:
+        """For each sentence the words that the model cannot see, because no token holds them."""
+        return unknown_words(self.tokenizer, sentences)
 
     def attention(self, pairs: Sequence[Pair], layer: int | None = None,
                   head: int | None = None) -> list[Tensor]:

@@ -9,11 +9,10 @@ __all__ = ['FAMILIES', 'describe']
 import torch
 from torch import Tensor, nn
 
-from ..models.bert import Bert, BertForPreTraining
 from ..models.t5 import Buckets
 from ..models.transformer import EncoderDecoder
 from ..models.transformer_lm import LanguageModel
-from .bert import BERT, BERT_WITH_TASKS
+from .bert import BERT, AnyBert, bert_layout
 from .gpt2 import GPT2
 from .layouts import Family
 from .marian import MARIAN, PEGASUS
@@ -27,11 +26,11 @@ def _kind(model: nn.Module) -> str:
     "The model_type of the layout that is nearest to a model."
     if isinstance(model, LanguageModel):
         return "gpt2"
-    if isinstance(model, (Bert, BertForPreTraining)):
+    if isinstance(model, AnyBert):
         return "bert"
     if not isinstance(model, EncoderDecoder):
         raise ValueError(f"no published layout is known for a {type(model).__name__}: only for "
-                         "LanguageModel, Bert, BertForPreTraining and EncoderDecoder")
+                         "LanguageModel, Bert with any of its heads, and EncoderDecoder")
     if isinstance(model.encoder.layers[0].self_attention.positions, Buckets):
         return "t5"
     return "pegasus" if model.encoder.layers[0].pre_norm else "marian"
@@ -52,7 +51,7 @@ def describe(
     if {kind, nearest} - {"marian", "pegasus"} and kind != nearest:
         raise ValueError(f"a {type(model).__name__} like this one is no {FAMILIES[kind].name}: its layout is "
                          f"that of {FAMILIES[nearest].name}")
-    family = BERT_WITH_TASKS if isinstance(model, BertForPreTraining) else FAMILIES[kind]
+    family = bert_layout(model) if isinstance(model, AnyBert) else FAMILIES[kind]
     sizes, weights = family.describe(model)
     with torch.device("meta"):
         sketch = family.build(**sizes)

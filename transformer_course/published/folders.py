@@ -6,6 +6,8 @@
 __all__ = ['SAFE', 'PICKLED', 'model_folder', 'read_tensors']
 
 # %% ../../nbs/library/published/34i_folders.ipynb #cell-4
+import pickle
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import torch
 from huggingface_hub import snapshot_download
 from torch import Tensor
 
-from ..files import CHECKSUMS, first_line, read_files, read_json
+from ..files import CHECKSUMS, NEW, first_line, read_files, read_json, write_files
 from .tokenizers import FILES
 
 # %% ../../nbs/library/published/34i_folders.ipynb #cell-6
@@ -30,6 +32,16 @@ def _fetched(name: str, files: Sequence[str], options: Mapping) -> Path:
                                 f"{first_line(problem)}") from None
 
 
+def _finished(folder: Path) -> Path:
+    "The folder, with its files as they should be: a set that a writer who died left halfway is moved up."
+    for path in folder.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):         # reading it might never end
+            raise ValueError(f"{path} is no regular file")
+    if (folder / NEW / CHECKSUMS).is_file():
+        write_files(folder, read_files(folder))
+    return folder
+
+
 def model_folder(
     path: str | Path,   # a folder, or a name on the Hugging Face Hub
     **hub_options,      # revision, token, cache_dir, … of `snapshot_download`
@@ -37,11 +49,11 @@ def model_folder(
     """The folder of a model, downloaded if it is not here: options, tokenizer, weights, and the card.
 
     Pickled weights are taken only where there are no safetensors. Raises FileNotFoundError if the model is
-    neither here nor on the Hub.
+    neither here nor on the Hub, and ValueError for a device or a pipe in the folder.
     """
     folder = Path(path)
     if folder.is_dir():
-        return folder
+        return _finished(folder)
     files = ("*.json", "README.md", SAFE, "model-*-of-*.safetensors", *FILES)
     found = _fetched(folder.as_posix(), files, hub_options)
     if any(found.glob("*.safetensors")):
@@ -54,14 +66,35 @@ def _tensors_of(file: Path) -> dict[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
             return safetensors.torch.load_file(file)
+        _check_stored(file)
         found = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ValueError(f"{file} is damaged, or holds more than tensors: it could run code, and is not "
+                         "read") from None
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} is missing") from None
     except Exception as problem:       # of many kinds, from a cut header to foreign code
         raise ValueError(f"{file} is damaged: {first_line(problem)}") from None
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
         raise ValueError(f"{file} is damaged: it must hold tensors by their names")
+    for name, tensor in found.items():
+        _check_whole(file, name, tensor)
     return found
+
+
+def _check_stored(file: Path) -> None:
+    "Raise ValueError for an archive with compressed parts: a small one can fill the memory."
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                raise ValueError("its parts are compressed, and PyTorch compresses none")
+
+
+def _check_whole(file: Path, name: str, tensor: Tensor) -> None:
+    "Raise ValueError unless the file holds all the numbers that the tensor says it has."
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or (
+            tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size()):
+        raise ValueError(f"{file} is damaged: it does not hold the numbers of {name} {tuple(tensor.shape)}")
 
 
 def read_tensors(folder: str | Path) -> dict[str, Tensor]:

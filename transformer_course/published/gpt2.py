@@ -40,6 +40,7 @@ GPT2_OPTIONS = {
     "n_embd": ("d_model", "size"),
     "n_head": ("n_heads", "size"),
     "n_layer": ("n_layers", "size"),
+    "num_hidden_layers": ("n_layers", "size", "=n_layer"),
     "n_inner": ("d_ff", "size or nothing", None),
     "n_positions": ("max_len", "size"),
     "activation_function": ("activation", ACTIVATIONS, "gelu_new"),

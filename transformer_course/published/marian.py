@@ -54,6 +54,7 @@ MARIAN_OPTIONS = {
     "encoder_attention_heads": ("n_heads", "size"),
     "decoder_attention_heads": ("n_heads", "size"),
     "encoder_layers": ("encoder_layers", "size"),
+    "num_hidden_layers": ("encoder_layers", "size", "=encoder_layers"),
     "decoder_layers": ("decoder_layers", "size"),
     "encoder_ffn_dim": ("d_ff", "size"),
     "decoder_ffn_dim": ("d_ff", "size"),

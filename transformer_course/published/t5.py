@@ -57,6 +57,7 @@ T5_OPTIONS = {
     "d_kv": ("d_head", "size"),
     "d_ff": ("d_ff", "size"),
     "num_layers": ("encoder_layers", "size"),
+    "num_hidden_layers": ("encoder_layers", "size", "=num_layers"),
     "num_decoder_layers": ("decoder_layers", "size", "=num_layers"),
     "feed_forward_proj": ("gated", {"relu": False, "gated-gelu": True}, "relu"),
     "is_gated_act": ("gated", "flag", "=feed_forward_proj"),
@@ -103,8 +104,8 @@ def describe_t5(model: EncoderDecoder) -> tuple[dict, dict[str, Tensor]]:
 # %% ../../nbs/library/published/34f_t5.ipynb #cell-12
 def _own_head(config: Mapping) -> Mapping:
     "Transformers 5 says of version 1.1 that the output is tied and not scaled; the files have their own."
-    own = config.get("scale_decoder_outputs") is False
-    return config | {"tie_word_embeddings": False} if own else config
+    own = "scale_decoder_outputs" in config and not config["scale_decoder_outputs"]      # false, or null
+    return {**config, "tie_word_embeddings": False, "scale_decoder_outputs": False} if own else config
 
 
 def _t5(encoder_layers: int, decoder_layers: int, **sizes) -> EncoderDecoder:

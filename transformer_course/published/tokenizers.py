@@ -6,19 +6,18 @@
 __all__ = ['FILES', 'ROLES', 'USUAL', 'GivenTokenizer', 'read_tokenizer', 'tokenizer_files']
 
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-4
-import copy
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from ..data.text import SPECIALS, Tokenizer
+from ..data.text import BOS, PAD, SPECIALS, UNK, Tokenizer
 from ..files import first_line, read_json
+from .sentencepieces import Sentencepieces, one_side, two_sides
 
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-6
 class _Pieces:
@@ -53,63 +52,12 @@ class _Pieces:
     def __len__(self) -> int:
         return max(self.inner.get_vocab(with_added_tokens=True).values()) + 1
 
-
-class _Sentencepiece:
-    """One or two sentencepiece models, which cut; `ids`, or the first of them, numbers the pieces."""
-
-    def __init__(self, source, target=None, ids: dict[str, int] | None = None, unknown: str = "<unk>",
-                 specials: tuple[str, ...] = (), sentinels: int = 0):
-        self.source, self.target = source, source if target is None else target
-        self.ids = {source.id_to_piece(i): i for i in range(len(source))} if ids is None else ids
-        marks = [f"<extra_id_{k}>" for k in reversed(range(sentinels))]      # <extra_id_0> is the last of all
-        for mark in marks:
-            self.ids.setdefault(mark, len(self.ids))
-        self.names = {i: piece for piece, i in self.ids.items()}
-        self.unknown, self.specials = self.ids.get(unknown), {*specials, *marks, unknown}
-
-    def _pieces(self, text: str) -> list[str]:
-        code = re.match(r">>[^<> ]+<<", text)        # names the target language of a model with several
-        if code and code[0] in self.ids:
-            return [code[0], *self.source.encode(text[code.end():], out_type=str)]
-        return self.source.encode(text, out_type=str)
-
-    def encode(self, text: str, second: str | None, special: bool) -> tuple[list[int], list[int]]:
-        if second is not None:
-            raise ValueError("this tokenizer has no way to join two texts")
-        ids = [self.ids.get(piece, self.unknown) for piece in self._pieces(text)]
-        return ids + ([self.ids["</s>"]] if special else []), [0] * (len(ids) + special)
-
-    def encode_many(self, texts: list[str], special: bool) -> list[list[int]]:
-        return [self.encode(text, None, special)[0] for text in texts]
-
-    def decode(self, ids: list[int]) -> str:
-        return self.target.decode([self.names[i] for i in ids if self.names[i] not in self.specials])
-
-    def piece(self, i: int) -> str:
-        return self.names[i]
-
-    def word_of_piece(self, text: str) -> list[int]:
-        begun = accumulate(int(piece.startswith("▁")) for piece in self._pieces(text))
-        return [max(0, count - 1) for count in begun]
-
-    def turned(self) -> "_Sentencepiece":
-        "The same pieces, cut by the target's model."
-        other = copy.copy(self)
-        other.source = self.target
-        return other
-
-    def id_of(self, token: str) -> int | None:
-        return self.ids.get(token)
-
-    def __len__(self) -> int:
-        return max(self.names) + 1
-
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-7
 @dataclass(frozen=True, eq=False)
 class GivenTokenizer:
     """A tokenizer that came with a model."""
 
-    pieces: _Pieces | _Sentencepiece
+    pieces: _Pieces | Sentencepieces
     roles: dict[str, int] = field(default_factory=dict)   # ids of "pad", "bos", "eos", "unk", "cls" …
     files: dict[str, bytes] = field(default_factory=dict, repr=False)   # that it was read from
 
@@ -149,10 +97,10 @@ class GivenTokenizer:
 
     def encode_pair(self, text: str, second: str | None = None,
                     special: bool = False) -> tuple[list[int], list[int]]:
-        "As `encode`, and for each id its segment, 0 or 1."
+        "As `encode`, and for each id its segment, 0 or 1. An empty second segment is none."
         for one in (text, "" if second is None else second):
             _check_text(one)
-        return self.pieces.encode(text, second, special)
+        return self.pieces.encode(text, second or None, special)
 
     def encode_many(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
         "Ids of many texts. Raises ValueError for one text in place of a list, and as `encode`."
@@ -191,7 +139,7 @@ class GivenTokenizer:
     @property
     def targets(self) -> "GivenTokenizer":
         "The tokenizer of the target language: another one only for MarianMT, which has pieces of its own."
-        two = isinstance(self.pieces, _Sentencepiece) and self.pieces.target is not self.pieces.source
+        two = isinstance(self.pieces, Sentencepieces) and self.pieces.target is not self.pieces.source
         return replace(self, pieces=self.pieces.turned()) if two else self
 
 
@@ -205,8 +153,10 @@ def _check_text(text: str) -> None:
         raise ValueError(f"the text is not valid Unicode at character {error.start}: {text[:30]!r}") from None
 
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-9
-def _from_json(file: Path) -> _Pieces:
-    return _Pieces(tokenizers.Tokenizer.from_file(str(file)))
+def _from_json(file: Path, said: dict) -> _Pieces:
+    inner = tokenizers.Tokenizer.from_file(str(file))
+    inner.encode_special_tokens = said.get("split_special_tokens") is True     # "<eos>" inside a text is text
+    return _Pieces(inner)
 
 
 def _byte_level(folder: Path) -> _Pieces:
@@ -232,28 +182,6 @@ def _word_pieces(folder: Path, said: dict) -> _Pieces:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")])
     return _Pieces(inner)
-
-
-def _sentencepiece(file: Path):
-    try:
-        from sentencepiece import SentencePieceProcessor
-    except ImportError:
-        raise ImportError(f"{file} is a sentencepiece model: install the package with "
-                          "`pip install sentencepiece`") from None
-    return SentencePieceProcessor(model_file=str(file))
-
-
-def _two_sides(folder: Path) -> _Sentencepiece:
-    "MarianMT's: one model cuts the source, one the target, and one list numbers the pieces of both."
-    ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    return _Sentencepiece(_sentencepiece(folder / "source.spm"), _sentencepiece(folder / "target.spm"), ids,
-                          specials=("</s>", "<pad>"))
-
-
-def _one_side(folder: Path, said: dict) -> _Sentencepiece:
-    "T5's: one model, and sentinels behind its pieces."
-    return _Sentencepiece(_sentencepiece(folder / "spiece.model"), specials=("</s>", "<pad>"),
-                          sentinels=said.get("extra_ids", 100))
 
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-10
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
@@ -282,15 +210,15 @@ def _roles(pieces, said: dict) -> dict[str, int]:
 def _read(folder: Path, said: dict):
     have = lambda *names: all((folder / name).is_file() for name in names)
     if have("tokenizer.json"):
-        return _from_json(folder / "tokenizer.json")
+        return _from_json(folder / "tokenizer.json", said)
     if have("source.spm", "target.spm", "vocab.json"):
-        return _two_sides(folder)
+        return two_sides(folder)
     if have("vocab.json", "merges.txt"):
         return _byte_level(folder)
     if have("vocab.txt"):
         return _word_pieces(folder, said)
     if have("spiece.model"):
-        return _one_side(folder, said)
+        return one_side(folder, said, _object(folder / "config.json").get("model_type", ""))
     raise FileNotFoundError(f"{folder} holds no tokenizer: no tokenizer.json, vocab.json with merges.txt, "
                             "vocab.txt, spiece.model, or source.spm with target.spm")
 
@@ -308,9 +236,9 @@ def read_tokenizer(folder: str | Path) -> GivenTokenizer:
         files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
         tokenizer = GivenTokenizer(pieces, _roles(pieces, said), files)
         tokenizer.decode(tokenizer.encode("a text, tried", special=True))
-    except (FileNotFoundError, ImportError):
+    except (FileNotFoundError, ImportError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as problem:                 # the libraries below raise nothing more specific
+    except BaseException as problem:             # a panic of the Rust library is no Exception
         raise ValueError(f"the tokenizer in {folder} is damaged: {first_line(problem)}") from None
     _check_fit(folder, tokenizer, _object(folder / "config.json"))
     return tokenizer
@@ -324,7 +252,8 @@ def _check_fit(folder: Path, tokenizer: GivenTokenizer, config: dict) -> None:
                          f"pieces, and vocab_size in config.json is {words:,}")
     for role in ("pad", "eos"):
         theirs, ours = config.get(f"{role}_token_id"), tokenizer.roles.get(role)
-        if isinstance(theirs, int) and ours is not None and theirs != ours:
+        starts = role == "pad" and ours == config.get("decoder_start_token_id")      # ours: see FILLED_WITH
+        if isinstance(theirs, int) and ours is not None and theirs != ours and not starts:
             raise ValueError(f"the tokenizer in {folder} does not fit the model: {role}_token_id is {theirs} "
                              f"in config.json, and {ours} in the tokenizer")
 
@@ -332,16 +261,22 @@ def _check_fit(folder: Path, tokenizer: GivenTokenizer, config: dict) -> None:
 def tokenizer_files(
     tokenizer: Tokenizer,   # of this library
     around: str,            # what to add to a text, such as "$A <eos>"
+    filled_with: str = SPECIALS[PAD],   # what batches are filled up with
 ) -> dict[str, bytes]:
     """The files from which other libraries make this tokenizer."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    if tokenizer.kind == "words":        # the word "<eos>" in a text is not the end of the sentence
+        names = tokenizers.Regex(rf"(?<!\S)({'|'.join(map(re.escape, SPECIALS))})(?!\S)")
+        inner.normalizer = normalizers.Sequence([
+            inner.normalizer, normalizers.Replace(names, SPECIALS[UNK])])
     inner.post_processor = processors.TemplateProcessing(
         single=around, pair=f"{around} $B:1 <eos>:1",
         special_tokens=[(token, i) for i, token in enumerate(SPECIALS)])
-    pad, bos, eos, unk = SPECIALS
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "bos_token": bos,
-            "eos_token": eos, "unk_token": unk, "clean_up_tokenization_spaces": False}
+    bos, eos, unk = SPECIALS[BOS:]
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": filled_with, "bos_token": bos,
+            "eos_token": eos, "unk_token": unk, "clean_up_tokenization_spaces": False,
+            "split_special_tokens": True}            # "<eos>" inside a text is text
     if "[MASK]" in tokenizer.specials:
-        said["mask_token"] = "[MASK]"
+        said |= {"mask_token": "[MASK]", "split_special_tokens": False}      # [MASK] is found in a text
     return {"tokenizer.json": inner.to_str(pretty=True).encode(),
             "tokenizer_config.json": (json.dumps(said, indent=1) + "\n").encode()}

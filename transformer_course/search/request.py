@@ -28,8 +28,8 @@ Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Request:
     """What a search is asked for, checked before any work is done.
 
-    Raises ValueError for a model in training mode or without a part of the protocol, for a source that is
-    not (B, S) token ids with B, S >= 1, and for lengths that cannot be met.
+    Raises ValueError for a model in training mode, or without a part of the protocol. It also does so for a
+    source that is not (B, S) token ids with B, S >= 1, and for lengths that cannot be met.
     """
 
     def __init__(
@@ -66,13 +66,14 @@ class Request:
         return torch.full((len(self.src),), self.model.bos_id, dtype=torch.long, device=self.src.device)
 
     def log_probs(self, logits: Tensor, may_end: bool) -> Tensor:   # (N, V) -> (N, V)
-        """log p of each next word under the model; then -inf for what may not come, without normalising again.
+        """log p of each next word under the model; -inf for what may not come, without normalising again.
 
         Raises ValueError for logits of another shape.
         """
         if logits.dim() != 2 or logits.shape[1] <= self._largest:
-            raise ValueError(f"search: {type(self.model).__name__}.step must return logits (N, V) with V above "
-                             f"its special ids, the largest being {self._largest}, not {tuple(logits.shape)}")
+            raise ValueError(f"search: {type(self.model).__name__}.step must return logits (N, V) with V "
+                             f"above its special ids, the largest being {self._largest}, not "
+                             f"{tuple(logits.shape)}")
         banned = self._never if may_end else self._never_or_end
         return logits.float().log_softmax(-1).index_fill_(1, banned, -math.inf)
 
@@ -94,7 +95,8 @@ def _check_source(model: Searchable, src: Tensor) -> None:
     "Raise ValueError if the model cannot be searched now, or src is not a non-empty (B, S) tensor of ids."
     needed = ("pad_id", "bos_id", "eos_id", "start", "step")
     if missing := [name for name in needed if not hasattr(model, name)]:
-        raise ValueError(f"search: a {type(model).__name__} has no {', '.join(missing)}: it cannot be searched")
+        raise ValueError(f"search: a {type(model).__name__} has no {', '.join(missing)}: "
+                         "it cannot be searched")
     if getattr(model, "training", False):
         raise ValueError("search needs a model in evaluation mode: call model.eval()")
     if not isinstance(src, Tensor) or src.dtype not in _INTEGERS or src.dim() != 2 or 0 in src.shape:

@@ -17,20 +17,20 @@ from torch import Tensor
 class Nucleus:
     """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
 
-    For `keep` of `sample`, which calls it after the temperature. Raises ValueError if share is not in (0, 1].
+    For `keep` of `sample`, which calls it after the temperature. Raises ValueError if top_p is not in (0, 1].
     """
 
-    share: float   # top-p
+    top_p: float   # the share
 
     def __post_init__(self):
-        if not 0 < self.share <= 1:
-            raise ValueError(f"Nucleus: share={self.share} must lie in (0, 1]")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"Nucleus: top_p={self.top_p} must lie in (0, 1]")
 
     def __call__(self, logp: Tensor, *rest: Tensor) -> Tensor:   # (N, V) -> (N, V)
         likely = logp.sort(dim=-1, descending=True)
         p = likely.values.softmax(-1)
-        kept = p.cumsum(-1) - p < self.share
-        kept[:, 0] = True                      # the likeliest always, were the share 0 in single precision
+        kept = p.cumsum(-1) - p < self.top_p
+        kept[:, 0] = True                      # the likeliest always, were top_p 0 in single precision
         return logp.masked_fill(~torch.zeros_like(kept).scatter(-1, likely.indices, kept), -torch.inf)
 
 
@@ -38,17 +38,17 @@ class Nucleus:
 class MinP:
     """Draw only among words with at least a share of the likeliest word's probability [Nguyen et al. 2024].
 
-    For `keep` of `sample`, which calls it after the temperature. Raises ValueError if share is not in (0, 1].
+    For `keep` of `sample`, which calls it after the temperature. Raises ValueError if min_p is not in (0, 1].
     """
 
-    share: float
+    min_p: float   # the share
 
     def __post_init__(self):
-        if not 0 < self.share <= 1:
-            raise ValueError(f"MinP: share={self.share} must lie in (0, 1]")
+        if not 0 < self.min_p <= 1:
+            raise ValueError(f"MinP: min_p={self.min_p} must lie in (0, 1]")
 
     def __call__(self, logp: Tensor, *rest: Tensor) -> Tensor:   # (N, V) -> (N, V)
-        least = logp.amax(-1, keepdim=True) + math.log(self.share)
+        least = logp.amax(-1, keepdim=True) + math.log(self.min_p)
         return logp.masked_fill(logp < least, -torch.inf)
 
 # %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-32

@@ -202,8 +202,8 @@ class Checkpoints:
     def newest(self, kinds: dict[str, type | tuple]) -> Checkpoint | None:
         """The newest complete checkpoint, with facts of these kinds; None if there is no checkpoint.
 
-        A warning names a damaged one, and the one before it is taken. If none is whole, but for the weights of
-        earlier epochs, the newest is taken without those. Raises ValueError if all are damaged.
+        A warning names a damaged one, and the one before it is taken. If none is whole, but for the weights
+        of earlier epochs, the newest is taken without those. Raises ValueError if all are damaged.
         """
         problems = []
         for whole in (True, False):

@@ -7,6 +7,8 @@ __all__ = ['Loop', 'accelerator_for', 'evaluate_loss']
 
 # %% ../../nbs/library/training/06f_loop.ipynb #cell-4
 import math
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from inspect import signature
@@ -91,7 +93,8 @@ class Loop:
         batch, own, tokens = self._share(batches)            # own: targets in this batch; tokens: in all
         if tokens:                                           # the mean over no target may be 0 / 0
             loss, plain = self.objective(*self.batches.collate(batch, self.device))
-            self.accelerator.backward(loss * (own * self.accelerator.num_processes / tokens))  # targets count alike
+            share = own * self.accelerator.num_processes / tokens        # so that each target counts as much
+            self.accelerator.backward(loss * share)
             self.accelerator.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -210,6 +213,20 @@ def _check_trainable(model: nn.Module) -> None:
         raise ValueError(f"the loss of {name} must take smoothing: loss(*batch, smoothing)")
 
 
+def _check_launch(device: str) -> None:
+    "Choose the GPU of a single process; warn of a launch that was asked for several and started one."
+    several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    if device.startswith("cuda:"):
+        if several:
+            raise ValueError(f"device {device!r} is for one process: of several, each takes a GPU of its own")
+        torch.cuda.set_device(device)
+    if not several and {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys() and not (
+            {"WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys()):
+        warnings.warn("accelerate launch was asked for several processes and started one: without GPUs, "
+                      "--num_processes needs a configuration with distributed_type MULTI_GPU and use_cpu true, "
+                      "or start them with torchrun", stacklevel=2)
+
+
 def accelerator_for(settings: Settings) -> Accelerator:
     """An Accelerator for these settings, even if an earlier run in this process had others.
 
@@ -217,9 +234,10 @@ def accelerator_for(settings: Settings) -> Accelerator:
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         AcceleratorState._reset_state(reset_partial_state=True)
+    _check_launch(settings.device)
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     bf16 = settings.precision == "bf16" or (
-        settings.precision == "auto" and settings.device in ("auto", "cuda") and able)
+        settings.precision == "auto" and settings.device.partition(":")[0] in ("auto", "cuda") and able)
     no_accelerator = settings.device == "auto" and not (
         torch.cuda.is_available() or torch.backends.mps.is_available())
     return Accelerator(cpu=settings.device == "cpu" or no_accelerator,

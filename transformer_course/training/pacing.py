@@ -6,6 +6,7 @@
 __all__ = ['Budget', 'Clock', 'ProgressBar', 'Interrupts']
 
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-4
+import math
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from tqdm.auto import tqdm
 class Budget:
     """How long a run may be: either steps or minutes, counted from its first start.
 
-    Raises ValueError unless exactly one is given and it is positive.
+    Raises ValueError unless exactly one is given and it is positive and finite.
     """
 
     steps: int | None = None
@@ -27,9 +28,9 @@ class Budget:
     def __post_init__(self):
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give the budget of training: either steps or minutes")
-        if not (self.minutes if self.steps is None else self.steps) > 0:
+        if not 0 < (self.minutes if self.steps is None else self.steps) < math.inf:
             given = f"{self.minutes} minutes" if self.steps is None else f"{self.steps} steps"
-            raise ValueError(f"the budget of training must be positive, not {given}")
+            raise ValueError(f"the budget of training must be positive and finite, not {given}")
 
     def spent(self, step: int, seconds: float) -> float:
         """What part of the budget is spent: 0 at the start, 1 at the end."""

@@ -28,7 +28,7 @@ class Settings:
     clip: float = 1.0                   # largest norm of the gradient
     average: int = 1                    # weights that are averaged at the end, see `Trainer.put_result`
     seed: int = 1                       # of the order of batches (dropout follows PyTorch's generator)
-    device: str = "auto"                # "cpu", "cuda", "mps"; "auto" takes what Accelerate finds
+    device: str = "auto"                # "cpu", "cuda", "cuda:1", "mps"; "auto" takes what Accelerate finds
     precision: str = "auto"             # "highest", "medium" or "bf16"; "auto": medium on CPU, bf16 on CUDA
     checkpoint_seconds: float = 300.0   # how often a checkpoint is written
 
@@ -50,9 +50,10 @@ class Settings:
         "Raise ValueError for a device that does not exist, or that this machine does not have."
         available = {"auto": lambda: True, "cpu": lambda: True, "cuda": torch.cuda.is_available,
                      "mps": torch.backends.mps.is_available}
-        if self.device not in available:
-            raise ValueError(f"device must be one of {', '.join(available)}, not {self.device!r}")
-        if not available[self.device]():
+        name, _, number = self.device.partition(":")
+        if name not in available or (number and not (name == "cuda" and number.isdecimal())):
+            raise ValueError(f"device must be one of {', '.join(available)} or cuda:N, not {self.device!r}")
+        if not available[name]() or (number and int(number) >= torch.cuda.device_count()):
             raise ValueError(f"device {self.device!r} is not available on this machine")
 
 # %% ../../nbs/library/training/06e_settings.ipynb #cell-8

@@ -1,0 +1,118 @@
+"""The words of the command line: help that fits, guesses that make sense, and commands that can be copied."""
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from transformer_course.cli import app, lines
+from transformer_course.cli.app import main
+
+
+def said(capsys, *words) -> tuple[int, str, str]:
+    "Exit code, standard output and standard error of a command."
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    shown = capsys.readouterr()
+    return ended.value.code, shown.out, shown.err
+
+
+@pytest.mark.parametrize("words", [(), ("data",), ("train",)])
+def test_help_has_a_short_name(capsys, words):
+    code, out, err = said(capsys, *words, "-h")
+    assert code == 0 and not err and out == said(capsys, *words, "--help")[1] and "-h, --help" in out
+
+
+def test_the_version_has_a_short_name(capsys):
+    assert said(capsys, "-V") == said(capsys, "--version") and said(capsys, "-V")[0] == 0
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "transformer_course", "-V"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and re.fullmatch(r"transformer-course [\d.]+\n", done.stdout), done.stderr
+
+
+def test_a_group_without_a_command_shows_its_commands(capsys):
+    code, out, err = said(capsys, "data")
+    assert code == 0 and not err and all(re.search(rf"^  {name}  ", out, re.M) for name in ("list", "fetch", "verify"))
+
+
+@pytest.mark.parametrize("words", [(), ("data",)])
+def test_a_summary_is_never_cut(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = said(capsys, *words, "--help")[1]
+    commands = out.split("Commands:\n")[1].splitlines()
+    assert len(commands) >= 3 and all(re.match(r"  \w+ +\S", line) for line in commands), out
+    assert not [line for line in commands if line.endswith("...")], out
+    assert all(len(line) < 80 for line in commands)
+
+
+@pytest.mark.parametrize("word, never", [("--lr", "--help"), ("--lr", "--pair"), ("--gpu", "--help")])
+def test_a_guess_resembles_what_was_written(capsys, word, never):
+    code, out, err = said(capsys, "train", word, "3")
+    assert code == 2 and not out and err.count("\n") == 1 and word in err
+    assert never not in err.split("(--help shows")[0]
+
+
+@pytest.mark.parametrize("word, meant", [("--presets", "--preset"), ("--min", "--minutes"), ("--folde", "--folder")])
+def test_a_near_miss_gets_its_name(capsys, word, meant):
+    assert meant in said(capsys, "train", word, "3")[2]
+
+
+def test_completion_knows_the_commands(capsys, monkeypatch):
+    for name, value in {"_TRANSFORMER_COURSE_COMPLETE": "complete_bash", "COMP_WORDS": "transformer-course tra", "COMP_CWORD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    code, out, err = said(capsys)
+    assert code == 0 and out.split() == ["train", "translate"]
+
+
+def test_without_jupyterlab_the_hint_names_packages_that_exist(capsys, monkeypatch, tmp_path):
+    from transformer_course.checking.course import start
+    from transformer_course.cli import course
+    start(tmp_path / "learning")
+    monkeypatch.setattr(course, "find_spec", lambda name: None)
+    code, out, err = said(capsys, "lab", str(tmp_path / "learning"))
+    assert code == 1 and not out and "pip install jupyterlab ipywidgets" in err and "transformer-course[" not in err
+
+
+def test_a_printed_command_can_be_copied(capsys, tmp_path):
+    folder = tmp_path / "my first course"
+    code, out, err = said(capsys, "start", str(folder))
+    assert code == 0 and shlex.split(out.splitlines()[-1])[1:] == ["transformer-course", "lab", str(folder)]
+
+
+def test_a_rule_is_named_as_the_option(capsys):
+    from transformer_course.search.sampling import MinP, Nucleus
+    for rule, name in ((Nucleus, "top_p"), (MinP, "min_p")):
+        with pytest.raises(ValueError, match=f"{name}=1.5"):
+            rule(1.5)
+
+
+def test_lines_are_taken_as_they_come():
+    "A line that has arrived does not wait for the next; what has arrived together stays together."
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as incoming, os.fdopen(writer, "wb", buffering=0) as outgoing:
+        groups = lines.arriving(incoming, 3)
+        outgoing.write(b"one\n")
+        assert next(groups) == [b"one"]
+        outgoing.write(b"two\nthr")
+        assert next(groups) == [b"two"]
+        outgoing.write(b"ee\n4\n5\n6\n7")
+        assert next(groups) == [b"three", b"4", b"5"]
+        assert next(groups) == [b"6"]
+        outgoing.close()
+        assert next(groups) == [b"7"] and next(groups, None) is None
+
+
+def test_lines_of_a_file_come_in_groups():
+    many = b"\n".join(b"%d" % i for i in range(30_000))
+    groups = list(lines.arriving(io.BytesIO(many), 256))
+    assert b"\n".join(line for group in groups for line in group) == many and max(map(len, groups)) == 256
+    assert list(lines.arriving(io.BytesIO(b"a\n\nb\n"), 256)) == [[b"a", b"", b"b"]]
+    assert list(lines.arriving(io.BytesIO(b""), 256)) == []
+    assert list(lines.arriving(io.BytesIO(b"x" * 10**7 + b"\n"), 256)) == [[b"x" * 10**7]]

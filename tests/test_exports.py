@@ -1,0 +1,155 @@
+"""What we export, as others use it: tokenizer and model together, from text to text, through Hugging Face and CTranslate2."""
+import random
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+
+from transformer_course.data.corpora import load as corpus
+from transformer_course.data.text import Tokenizer, pad
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.pipelines.lm_presets import LANGUAGE_MODELS
+from transformer_course.pipelines.model_folder import export_model
+from transformer_course.pipelines.presets import MODELS
+from transformer_course.pipelines.translator import Translator
+from transformer_course.pipelines.writer import Writer, running_ids
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+TRANSLATORS = {"transformer": ("Pegasus", {"norm": "pre"}), "transformer-post": ("MarianMT", {}), "t5": ("T5", {}), "t5-gated": ("T5", {})}
+SIZES = {"d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 64, "dropout": 0.0}
+ODD = ["i run </s>", "<pad> i run", "i <eos> run <unk> <bos>"]      # names of special tokens are text, inside a text
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Short sentences, each once."""
+    return list({pair.source: pair for pair in sorted(corpus("micro-hindi")["train"], key=lambda pair: len(pair.source))}.values())[:97]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(pairs):
+    return Tokenizer.train([text for pair in pairs for text in (pair.source, pair.target)], kind="bpe", size=380)
+
+
+def learnt(model, batch, steps=170):
+    """The model after some steps on batches that `batch` draws: enough to end its texts by itself."""
+    optimizer, draw = torch.optim.Adam(model.parameters(), 6e-3), random.Random(1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model.loss(*batch(draw)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=TRANSLATORS)
+def translator(request, pairs, tokenizer):
+    name, (layout, more) = request.param, TRANSLATORS[request.param]
+    torch.manual_seed(1)
+    examples = encode_pairs(tokenizer, [*pairs, *(replace(pairs[0], source=text) for text in ODD)])
+
+    def batch(draw):
+        some = draw.sample(examples, 40)
+        return [pad(side) for side in zip(*some)]
+
+    model = learnt(MODELS[name](len(tokenizer), len(tokenizer), **SIZES, **more), batch)
+    return Translator(model, tokenizer, {"model": name, "sizes": SIZES | more})
+
+
+@pytest.fixture(scope="module")
+def writer(pairs, tokenizer):
+    torch.manual_seed(2)
+    ids = running_ids(tokenizer, [pair.target for pair in pairs])
+    rows = ids.unfold(0, 25, 5)
+    model = learnt(LANGUAGE_MODELS["transformer-lm"](len(tokenizer), **SIZES, max_len=64), lambda draw: [rows[draw.sample(range(len(rows)), 30)]])
+    return Writer(model, tokenizer, {"model": "transformer-lm", "sizes": SIZES | {"max_len": 64}})
+
+
+@pytest.fixture(scope="module")
+def exported(translator, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layout = export_model(folder, translator.model, translator.tokenizer)
+    assert layout == TRANSLATORS[translator.config["model"]][0]
+    return folder
+
+
+def hundred(pairs):
+    return [pair.source for pair in pairs] + ODD
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_hugging_face_translates_as_we_do(translator, exported, pairs, beams):
+    texts = hundred(pairs)
+    ours = translator.translate(texts, beam_size=beams)
+    assert max(map(len, translator.tokenizer.encode_many(ours))) < 39           # they end by themselves
+    tokens = transformers.AutoTokenizer.from_pretrained(exported)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(exported)
+    read = tokens(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        written = model.generate(**read, num_beams=beams, max_new_tokens=40)
+    assert len(texts) == 100 and len(set(ours)) > 60
+    assert tokens.batch_decode(written, skip_special_tokens=True) == ours
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_hugging_face_writes_on_as_we_do(writer, tmp_path, pairs, beams):
+    prompts = ["", *ODD, *(pair.target[:1 + i % 9] for i, pair in enumerate(pairs[:96]))]
+    ours = writer.write(prompts, 12, beam_size=beams, do_sample=False)
+    assert export_model(tmp_path / "out", writer.model, writer.tokenizer) == "GPT-2"
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    theirs = []
+    for prompt in prompts:
+        with torch.no_grad():
+            row = model.generate(**tokens(prompt, return_tensors="pt"), num_beams=beams, max_new_tokens=12)
+        theirs.append(tokens.decode(row[0], skip_special_tokens=True))
+    assert len(prompts) == 100 and theirs == ours
+
+
+# CTranslate2, which reads no rule about words that are never written: it is told by the call
+
+NEVER = [["<pad>"], ["<bos>"]]
+
+
+def converted(folder, out):
+    """The folder as CTranslate2's own converter makes it, at full precision."""
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 comes with the extra `dev`")
+    ctranslate2.converters.TransformersConverter(str(folder)).convert(str(out))
+    return ctranslate2
+
+
+def test_ctranslate2_translates_as_we_do_or_the_export_says_so(translator, exported, pairs, tmp_path):
+    name = translator.config["model"]
+    if name in ("transformer-post", "t5-gated"):
+        with pytest.warns(UserWarning, match=r"CTranslate2 cannot hold this (MarianMT|T5): it .*\. Hugging Face's library can"):
+            export_model(tmp_path / "again", translator.model, translator.tokenizer)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        export_model(tmp_path / "again", translator.model, translator.tokenizer)
+    engine = converted(exported, tmp_path / "ct2").Translator(str(tmp_path / "ct2"), intra_threads=1)
+    tokens, texts = transformers.AutoTokenizer.from_pretrained(exported), hundred(pairs)
+    pieces = [tokens.convert_ids_to_tokens(tokens(text)["input_ids"]) for text in texts]
+    for beams in (1, 4):
+        ours = translator.translate(texts, beam_size=beams)
+        found = engine.translate_batch(pieces, beam_size=beams, max_decoding_length=40, suppress_sequences=NEVER)
+        assert [tokens.decode(tokens.convert_tokens_to_ids(row.hypotheses[0])) for row in found] == ours
+
+
+def test_ctranslate2_writes_on_as_we_do(writer, tmp_path, pairs):
+    prompts = ["", *ODD, *(pair.target[:1 + i % 9] for i, pair in enumerate(pairs[:96]))]
+    export_model(tmp_path / "out", writer.model, writer.tokenizer)
+    engine = converted(tmp_path / "out", tmp_path / "ct2").Generator(str(tmp_path / "ct2"), intra_threads=1)
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    pieces = [tokens.convert_ids_to_tokens(tokens(prompt)["input_ids"]) for prompt in prompts]
+    for beams in (1, 4):
+        ours = writer.write(prompts, 12, beam_size=beams, do_sample=False)
+        found = [engine.generate_batch([row], beam_size=beams, max_length=12, include_prompt_in_result=False, suppress_sequences=NEVER)[0] for row in pieces]
+        assert [tokens.decode(tokens(prompt)["input_ids"] + row.sequences_ids[0], skip_special_tokens=True)
+                for prompt, row in zip(prompts, found)] == ours
