@@ -24,7 +24,7 @@ from random import Random
 from statistics import mean
 
 import torch
-from records import RESULTS, facts, write
+from records import RESULTS, best_rate, facts, write
 
 from transformer_course.data.spans import SpanBatches, sentinel_ids, sentinel_tokens
 from transformer_course.data.batching import PairBatches
@@ -32,7 +32,7 @@ from transformer_course.data.corpora import load
 from transformer_course.data.hindi.grammar import Clause, NounPhrase, noun_phrase, realise
 from transformer_course.data.hindi.lexicon import LIVING, NOUNS, VERBS
 from transformer_course.data.hindi.parts import pick, sayable, some_adjective, some_clause, some_noun
-from transformer_course.data.story_tasks import TextTask, story_split, story_tasks
+from transformer_course.data.story_tasks import TextTask, passage_tasks, passages, story_split, story_tasks
 from transformer_course.data.text import EOS, PAD, Tokenizer
 from transformer_course.models.t5 import T5
 from transformer_course.pipelines.decoding import translate
@@ -42,7 +42,7 @@ from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
-RATES, LESSON_RATES = (2.5e-3, 5e-3), (1.25e-3, 2.5e-3, 5e-3)
+RATES, LESSON_PASSAGES = (2.5e-3, 5e-3), 400
 SMALL = {"d_model": 64, "n_heads": 4, "n_layers": (2, 1), "d_ff": 128, "dropout": 0.0}      # the lesson's
 OWN, TOKENS = 400, 512                            # batches of each task in the joint model; cells of a batch
 SOLVED = 0.99                                     # a model alone that has this on valid gets no more batches
@@ -219,19 +219,23 @@ def with_best_rate(entry, seeds, run, stored, rates=RATES):
 # The parts
 
 def lesson(record, stored, seeds):
-    """The rate of lesson 33's live model: questions, short versions and opinions in mixed batches."""
-    data = {name: [t for t in tasks if t.kind != "translate"] for name, tasks in splits(250).items()}
+    """The rate of lesson 33's live model: questions, short versions and opinions in mixed batches; searched until a worse one lies on either side."""
+    reviews, made = load("micro-reviews"), passages(people=1, train=LESSON_PASSAGES)
+    data = {name: [task for passage in made[name] for task in passage_tasks(passage)] + opinions(rated)
+            for name, rated in (("train", reviews["train"][:-400]), ("valid", reviews["valid"]))}
     tokenizer = Tokenizer.train([text for t in data["train"] for text in (t.source, t.target)], kind="words", size=1000)
-    record.update({"steps": 2000, "sizes": SMALL, "batch_tokens": TOKENS})
-    tried = record.setdefault("valid", {})
-    for rate in LESSON_RATES:
-        if str(rate) not in tried:
-            model = new_t5(tokenizer, 1, SMALL)
-            trained(model, PairBatches(encoded(tokenizer, data["train"]), TOKENS), rate, 2000, 1)
-            tried[str(rate)] = right(model, tokenizer, data["valid"])
-            stored()
-            print(f"lesson, rate {rate}: {tried[str(rate)]}", flush=True)
-    record["rate"] = max(LESSON_RATES, key=lambda rate: mean(tried[str(rate)].values()))
+    record.clear()
+    record.update(facts() | {"steps": 2000, "sizes": SMALL, "batch_tokens": TOKENS, "passages": LESSON_PASSAGES, "valid": {}})
+
+    def wrong(rate):
+        model = new_t5(tokenizer, 1, SMALL)
+        trained(model, PairBatches(encoded(tokenizer, data["train"]), TOKENS), rate, 2000, 1)
+        record["valid"][str(rate)] = right(model, tokenizer, data["valid"])
+        stored()
+        print(f"lesson, rate {rate}: {record['valid'][str(rate)]}", flush=True)
+        return 1 - mean(record["valid"][str(rate)].values())
+
+    record["rate"] = best_rate(wrong, 2.5e-3)[0]
 
 
 def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
@@ -390,9 +394,10 @@ def main() -> None:
     torch.set_num_threads(1)
     path = RESULTS / "text_to_text.json"
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    begun = {key: value for key, value in record.items() if key not in PARTS} or facts()
     for name in given.parts:
         part = record.setdefault(name, {})
-        stored = lambda: write("text_to_text", {**facts(), **{k: v for k, v in record.items() if k in PARTS}})
+        stored = lambda: write("text_to_text", {**begun, **{k: v for k, v in record.items() if k in PARTS}})
         more = {"tasks": lambda: (given.kinds, given.budgets), "sentences": lambda: (record["tasks"]["models"]["joint"]["rate"],)}
         PARTS[name](part, stored, given.seeds, *more.get(name, tuple)())
         stored()

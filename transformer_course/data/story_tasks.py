@@ -67,14 +67,14 @@ PASSAGE_QUESTIONS = (("what did {name} buy ?", "thing"), ("where was {name} ?", 
 
 @dataclass(frozen=True)
 class Passage:
-    """A story of one person or of two."""
+    """A story of one person or more."""
     text: str
     facts: tuple[dict[str, str], ...]   # of each person: name, place, thing; a thing may be "red kite"
 
 
-def _passage(draw: random.Random, split: str) -> Passage:
-    "A passage all of whose combinations belong to the split."
-    people = draw.choice((1, 2))
+def _passage(draw: random.Random, split: str, most: int) -> Passage:
+    "A passage of at most so many people, all of whose combinations belong to the split."
+    people = draw.randint(1, most)
     while True:
         drawn = [draw.sample(options, people) for options in (NAMES, PLACES, THINGS)]
         if all(_split_of(*facts) == split for facts in zip(*drawn)):
@@ -92,17 +92,21 @@ def passages(
     train: int = 2000,
     valid: int = 100,
     test: int = 200,
+    people: int = 2,       # of whom a passage tells at most
 ) -> dict[str, list[Passage]]:
-    """Stories of one person or two; no combination of name, place and thing is in two of the parts.
+    """Stories of one person or more; no combination of name, place and thing is in two of the parts.
 
-    Raises ValueError for a size that is not a positive whole number.
+    Raises ValueError for a size that is not a positive whole number, or a number of people that is not 1 to 6.
     """
-    made = {}
-    for split, size in {"train": train, "valid": valid, "test": test}.items():
+    made, sizes = {}, {"train": train, "valid": valid, "test": test}
+    for name, size in {**sizes, "people": people}.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"passages: {split} must be a positive whole number, not {size!r}")
+            raise ValueError(f"passages: {name} must be a positive whole number, not {size!r}")
+    if people > len(PLACES):
+        raise ValueError(f"passages: people={people} must be at most {len(PLACES)}, the number of places")
+    for split, size in sizes.items():
         draw = random.Random(f"passages {seed} {split}")
-        made[split] = [_passage(draw, split) for _ in range(size)]
+        made[split] = [_passage(draw, split, people) for _ in range(size)]
     return made
 
 
