@@ -81,7 +81,15 @@ def diagnose(
     exercise: Exercise,
     listed: bool = True,      # look for the exercise's listed mistakes
 ) -> Report:
-    """Try a function as an answer to an exercise; never raises what the function raises."""
+    """Try a function as an answer to an exercise; never raises what the function raises.
+
+    Parameters
+    ----------
+    fn : Callable
+    exercise : Exercise
+    listed : bool, default True
+        look for the exercise's listed mistakes
+    """
     with undisturbed():                     # properties make tensors, too
         return _diagnose(fn, exercise, prepared(exercise), listed)
 

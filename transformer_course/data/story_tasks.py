@@ -17,7 +17,15 @@ QUESTIONS = {"name": "who went out ?", "place": "where was it ?", "thing": "what
 
 @dataclass(frozen=True)
 class TextTask:
-    """A text to read, prefix included, and the text to write."""
+    """A text to read, prefix included, and the text to write.
+
+    Parameters
+    ----------
+    kind : str
+        name of the task
+    source : str
+    target : str
+    """
     kind: str        # name of the task
     source: str
     target: str

@@ -15,7 +15,19 @@ def padding_mask(
     tokens: Tensor,   # (B, S) token ids
     pad_id: int,
 ) -> Tensor:          # (B, S) bool, True at real tokens
-    """Tell real tokens from padding."""
+    """Tell real tokens from padding.
+
+    Parameters
+    ----------
+    tokens : Tensor
+        (B, S) token ids
+    pad_id : int
+
+    Returns
+    -------
+    Tensor
+        (B, S) bool, True at real tokens
+    """
     return tokens != pad_id
 
 # %% ../../nbs/library/models/05_functional.ipynb #cell-10
@@ -23,7 +35,20 @@ def causal_mask(
     length: int,                                # T
     device: torch.device | str | None = None,   # where the mask will be used
 ) -> Tensor:                                    # (T, T) bool, True on and below the diagonal
-    """Allow each position to attend to itself and to earlier ones."""
+    """Allow each position to attend to itself and to earlier ones.
+
+    Parameters
+    ----------
+    length : int
+        T
+    device : torch.device | str | None, default None
+        where the mask will be used
+
+    Returns
+    -------
+    Tensor
+        (T, T) bool, True on and below the diagonal
+    """
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 # %% ../../nbs/library/models/05_functional.ipynb #cell-18
@@ -42,6 +67,20 @@ def dropout(
     """Zero each value with probability p and scale the rest to keep the mean [Srivastava et al. 2014, §4].
 
     Raises ValueError if p is not in [0, 1].
+
+    Parameters
+    ----------
+    x : Tensor
+        any shape
+    p : float
+        probability of zero, in [0, 1]; on a CPU rounded to 1/256
+    training : bool, default True
+        False: return x as it is
+
+    Returns
+    -------
+    Tensor
+        the shape of x
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p must lie in [0, 1], not {p}")
@@ -78,6 +117,22 @@ def smoothed_cross_entropy(
     """Cross-entropy against targets smoothed over the whole vocabulary [Szegedy et al. 2016, §7].
 
     Raises ValueError if logits and target disagree in shape, or smoothing is not in [0, 1).
+
+    Parameters
+    ----------
+    logits : Tensor
+        (..., V)
+    target : Tensor
+        (...) ids of the true words
+    smoothing : float, default 0.0
+        epsilon, in [0, 1)
+    pad_id : int, default 0
+        targets with this id do not count
+
+    Returns
+    -------
+    Tensor
+        scalar: mean over the targets that count
     """
     _check_loss("smoothed_cross_entropy", logits, target, smoothing)
     logits, real = logits.float(), target != pad_id
@@ -154,6 +209,28 @@ def projected_loss(
     """`smoothed_cross_entropy` of `hidden @ weight.T + bias`, without ever holding all logits.
 
     Raises ValueError if hidden and target disagree in shape, or smoothing is not in [0, 1).
+
+    Parameters
+    ----------
+    hidden : Tensor
+        (..., D) the model's last hidden vectors
+    weight : Tensor
+        (V, D) the output projection
+    bias : Tensor | None
+        (V,)
+    target : Tensor
+        (...) ids of the true words
+    smoothing : float | tuple[float, ...], default 0.0
+        epsilon; of several only the first has a gradient
+    pad_id : int, default 0
+        targets with this id do not count
+    chunk : int | None, default None
+        rows of logits at one time; default: D, at least 128; on a GPU 4,096
+
+    Returns
+    -------
+    Tensor
+        scalar: mean over the targets that count; of n smoothings (n,)
     """
     smoothings = smoothing if isinstance(smoothing, tuple) else (smoothing,)
     for each in smoothings:
@@ -168,7 +245,13 @@ def check_sizes(
     owner: str,     # who is made, for the message
     **sizes: int,   # by name
 ) -> None:
-    """Every size must be a positive whole number; raises ValueError for the first that is not."""
+    """Every size must be a positive whole number; raises ValueError for the first that is not.
+
+    Parameters
+    ----------
+    owner : str
+        who is made, for the message
+    """
     for name, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{owner}: {name} must be a positive whole number, not {value!r}")

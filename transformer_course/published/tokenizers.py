@@ -107,7 +107,16 @@ class _Sentencepiece:
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-7
 @dataclass(frozen=True, eq=False)
 class GivenTokenizer:
-    """A tokenizer that came with a model."""
+    """A tokenizer that came with a model.
+
+    Parameters
+    ----------
+    pieces : _Pieces | _Sentencepiece
+    roles : dict[str, int], default field(default_factory=dict)
+        ids of "pad", "bos", "eos", "unk", "cls" …
+    files : dict[str, bytes], default field(default_factory=dict, repr=False)
+        that it was read from
+    """
 
     pieces: _Pieces | _Sentencepiece
     roles: dict[str, int] = field(default_factory=dict)   # ids of "pad", "bos", "eos", "unk", "cls" …
@@ -144,7 +153,16 @@ class GivenTokenizer:
         second: str | None = None,   # a second segment, for BERT
         special: bool = False,       # add what the model expects around a text: [CLS] … [SEP], or … </s>
     ) -> list[int]:
-        "Ids of a text, or of two. Raises ValueError if a text is no string, or not valid Unicode."
+        """Ids of a text, or of two. Raises ValueError if a text is no string, or not valid Unicode.
+
+        Parameters
+        ----------
+        text : str
+        second : str | None, default None
+            a second segment, for BERT
+        special : bool, default False
+            add what the model expects around a text: [CLS] … [SEP], or … </s>
+        """
         return self.encode_pair(text, second, special)[0]
 
     def encode_pair(self, text: str, second: str | None = None,
@@ -333,7 +351,15 @@ def tokenizer_files(
     tokenizer: Tokenizer,   # of this library
     around: str,            # what to add to a text, such as "$A <eos>"
 ) -> dict[str, bytes]:
-    """The files from which other libraries make this tokenizer."""
+    """The files from which other libraries make this tokenizer.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        of this library
+    around : str
+        what to add to a text, such as "$A <eos>"
+    """
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     inner.post_processor = processors.TemplateProcessing(
         single=around, pair=f"{around} $B:1 <eos>:1",
