@@ -1,6 +1,9 @@
 """What a user sees of a function before calling it: its parameters, by name, with their types and what they mean."""
+import ast
 import importlib
 import inspect
+import pydoc
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import transformer_course
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import notebooks  # noqa: E402
+import sections  # noqa: E402
 
 ROOMS = ("pipelines",)
 
@@ -47,3 +51,102 @@ def test_the_doors_name_the_options_of_their_searches():
             if field.name not in ("beam_size", "do_sample"):
                 assert given[field.name].default == field.default and given[field.name].kind is inspect.Parameter.KEYWORD_ONLY
                 assert given[field.name].annotation == field.type
+
+
+PLAIN = '''
+def join(
+    query: Tensor,             # (B, T, K)
+    mask: Tensor | None = None,   # (B, T, S)
+                                  # True = may attend
+    left=0, right=0,           # of both
+    *,
+    slope: float,              # a "\\\\t" apart
+) -> tuple[Tensor, int]:       # the sum (B, T), and n
+    """Join them.
+
+    Raises ValueError.
+    """
+    return query, 1   # not a parameter
+
+
+def shape(x):   # (N,) -> (N, 1)
+    "One more dimension."
+    return x[:, None]
+
+
+def _hidden(x: int):   # left alone
+    "Nobody asks."
+
+
+class Whole:
+    """Keeps a size."""
+
+    def __init__(
+        self,
+        size: int,   # D
+    ):
+        self.size = size
+
+
+@dataclass
+class Facts:
+    "What is known."
+
+    name: str        # of a model
+    steps: int = 3
+'''
+
+SHOWN = {"join": """Join them.
+
+Raises ValueError.
+
+Parameters
+----------
+query : Tensor
+    (B, T, K)
+mask : Tensor | None, default None
+    (B, T, S) True = may attend
+left : default 0
+right : default 0
+    of both
+slope : float
+    a "\\\\t" apart
+
+Returns
+-------
+tuple[Tensor, int]
+    the sum (B, T), and n""",
+         "shape": "One more dimension.\n\nShapes\n------\n(N,) -> (N, 1)",
+         "_hidden": "Nobody asks.",
+         "Whole": "Keeps a size.\n\nParameters\n----------\nsize : int\n    D",
+         "Facts": "What is known.\n\nParameters\n----------\nname : str\n    of a model\nsteps : int, default 3"}
+
+
+def test_comments_beside_parameters_are_repeated_in_the_docstring():
+    written = sections.with_sections(PLAIN)
+    assert {node.name: ast.get_docstring(node) for node in ast.parse(written).body} == SHOWN
+    assert sections.with_sections(written) == written, "twice changes nothing"
+    assert len(sections.without_sections(written).splitlines()) == len(PLAIN.splitlines())
+    assert ast.unparse(ast.parse(written).body[0].args) == ast.unparse(ast.parse(PLAIN).body[0].args)
+
+
+def test_help_shows_parameters_with_shapes_and_meaning():
+    from transformer_course import Translator
+    from transformer_course.models.attention import attention
+    shown = pydoc.plain(pydoc.render_doc(attention))
+    assert re.search(r"query : Tensor\s+\(\.\.\., T, K\)", shown) and "True = may attend" in shown and "Returns\n" in shown
+    assert "1: greedy" in inspect.getdoc(Translator.translate) and "(n,)" not in inspect.getdoc(Translator.translate)
+    assert "keeps the course's translator protocol" in inspect.getdoc(Translator)
+
+
+def test_no_exported_module_lacks_its_sections():
+    for module in notebooks.modules():
+        source = notebooks.module_path(module).read_text(encoding="utf-8")
+        if notebooks.GENERATED in source:
+            assert sections.with_sections(source) == source, module
+
+
+def test_no_module_is_long_without_its_sections():
+    lengths = {module: len(sections.without_sections(notebooks.module_path(module).read_text(encoding="utf-8")).splitlines())
+               for module in notebooks.modules()}
+    assert not {module: lines for module, lines in lengths.items() if lines > 350}

@@ -46,7 +46,8 @@ def project(tmp_path):
     (here / "tools").mkdir(parents=True)
     (here / "nbs").mkdir()
     shutil.copy(notebooks.ROOT / "settings.ini", here)
-    shutil.copy(notebooks.__file__, here / "tools" / "notebooks.py")
+    for name in ("notebooks.py", "sections.py"):
+        shutil.copy(Path(notebooks.__file__).with_name(name), here / "tools" / name)
     cells = [("markdown", "# Twice\n> Twice a number"), ("code", "#| default_exp twice"),
              ("code", "#| export\ndef twice(x):\n    return 2 * x"), ("code", "print(twice(4))")]
     nb = {"cells": [{"cell_type": kind, "source": source, "metadata": {}} for kind, source in cells]}

@@ -185,7 +185,14 @@ def read_json(
     file: str | Path,      # its name, for the error
     content: bytes,
 ) -> dict:
-    """The object in a JSON file. Raises ValueError, with the file's name, if there is none."""
+    """The object in a JSON file. Raises ValueError, with the file's name, if there is none.
+
+    Parameters
+    ----------
+    file : str | Path
+        its name, for the error
+    content : bytes
+    """
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -215,7 +222,18 @@ def expect(
     kinds: dict[str, type | tuple],           # for each key the type of its value, or several
     required: tuple[str, ...] | None = None,  # keys that must be there; default: all of `kinds`
 ) -> None:
-    """Raise ValueError, with the file's name, if a required key is missing or a value is of another kind."""
+    """Raise ValueError, with the file's name, if a required key is missing or a value is of another kind.
+
+    Parameters
+    ----------
+    file : str | Path
+        its name, for the error
+    value : dict
+    kinds : dict[str, type | tuple]
+        for each key the type of its value, or several
+    required : tuple[str, ...] | None, default None
+        keys that must be there; default: all of `kinds`
+    """
     for name in kinds if required is None else required:
         if name not in value:
             raise ValueError(f"{file} is damaged: {name!r} is not in it")

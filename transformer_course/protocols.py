@@ -18,7 +18,12 @@ class DecodingState(Protocol):
     """What a model remembers between two words, for N hypotheses."""
 
     def select(self, rows: Tensor) -> "DecodingState":   # (N',) indices, in any order, repeats allowed
-        "The state of the chosen hypotheses; the old state does not change."
+        """The state of the chosen hypotheses; the old state does not change.
+
+        Shapes
+        ------
+        (N',) indices, in any order, repeats allowed
+        """
 
 
 @runtime_checkable
@@ -30,13 +35,28 @@ class Searchable(Protocol):
     eos_id: int
 
     def first(self, src: Tensor) -> Tensor:   # (B, S) -> (B,)
-        "The word that is read first: the start token or, in a language model, the last word of the prompt."
+        """The word that is read first: the start token or, in a language model, the last word of the prompt.
+
+        Shapes
+        ------
+        (B, S) -> (B,)
+        """
 
     def start(self, src: Tensor) -> DecodingState:   # (B, S)
-        "Read the source, or a prompt without its last word."
+        """Read the source, or a prompt without its last word.
+
+        Shapes
+        ------
+        (B, S)
+        """
 
     def step(self, state: DecodingState, token: Tensor) -> tuple[Tensor, DecodingState]:   # (N,) ids
-        "Read one word; return logits (N, V) of the next one, and the state after it."
+        """Read one word; return logits (N, V) of the next one, and the state after it.
+
+        Shapes
+        ------
+        (N,) ids
+        """
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-10
 @runtime_checkable
@@ -68,7 +88,12 @@ class Trainable(Protocol):
     """
 
     def loss(self, *batch: Tensor, smoothing: float | tuple[float, ...]) -> Tensor:   # scalar, or (n,)
-        "The mean over the batch's targets; of several losses only the first has a gradient."
+        """The mean over the batch's targets; of several losses only the first has a gradient.
+
+        Shapes
+        ------
+        scalar, or (n,)
+        """
 
 
 @runtime_checkable
@@ -76,7 +101,12 @@ class TranslationModel(Searchable, Protocol):
     """From a source sentence to a target sentence."""
 
     def __call__(self, src: Tensor, tgt_in: Tensor) -> Tensor:   # (B, S), (B, T) ids -> (B, T, V)
-        "Teacher forcing: logits of the word after each target word."
+        """Teacher forcing: logits of the word after each target word.
+
+        Shapes
+        ------
+        (B, S), (B, T) ids -> (B, T, V)
+        """
 
     def loss(self, src: Tensor, tgt: Tensor, smoothing: float | tuple[float, ...] = 0.1) -> Tensor:
         """(B, S), (B, T + 1) BOS … EOS -> cross-entropy, mean over the real target words.
@@ -90,7 +120,12 @@ class LanguageModel(Searchable, Protocol):
     """From the words so far to the next; decoder only. In a search `src` is the prompt."""
 
     def __call__(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, V)
-        "Logits of the word after each word."
+        """Logits of the word after each word.
+
+        Shapes
+        ------
+        (B, T) ids -> (B, T, V)
+        """
 
     def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:
         """(B, T + 1) ids -> cross-entropy of each word but the first, mean over the real ones.
@@ -110,10 +145,20 @@ class Cache(Protocol):
     length: int   # words that were read
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:   # (N, H, T, K) each
-        "Keep T more words; return what the pattern reads: as a rule, all keys and values so far."
+        """Keep T more words; return what the pattern reads: as a rule, all keys and values so far.
+
+        Shapes
+        ------
+        (N, H, T, K) each
+        """
 
     def select(self, rows: Tensor) -> "Cache":   # (N',) indices, in any order, repeats allowed
-        "A cache of the chosen hypotheses."
+        """A cache of the chosen hypotheses.
+
+        Shapes
+        ------
+        (N',) indices, in any order, repeats allowed
+        """
 
 
 @runtime_checkable
@@ -145,13 +190,28 @@ class PositionsInAttention(Protocol):
     """Positions that change queries and keys, or add to their scores."""
 
     def rotate_query(self, query: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
-        "What to put in place of queries, the first of which is at position `start`."
+        """What to put in place of queries, the first of which is at position `start`.
+
+        Shapes
+        ------
+        (B, H, T, K) -> the same
+        """
 
     def rotate_key(self, key: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
-        "What to put in place of keys."
+        """What to put in place of keys.
+
+        Shapes
+        ------
+        (B, H, T, K) -> the same
+        """
 
     def score_bias(self, query: Tensor, S: int, start: int = 0) -> Tensor | None:   # as (B, H, T, S)
-        "Numbers to add to the scaled scores, for the projected `query` and keys at 0 … S - 1."
+        """Numbers to add to the scaled scores, for the projected `query` and keys at 0 … S - 1.
+
+        Shapes
+        ------
+        as (B, H, T, S)
+        """
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-16
 @runtime_checkable
@@ -169,8 +229,22 @@ class OutputLayer(Protocol):
     weight: Tensor   # (V, D)
 
     def __call__(self, vectors: Tensor) -> Tensor:   # (..., D) -> (..., V)
-        "Logits."
+        """Logits.
+
+        Shapes
+        ------
+        (..., D) -> (..., V)
+        """
 
     def loss(self, vectors: Tensor, target: Tensor,          # (..., D), (...) ids -> scalar
              smoothing: float | tuple[float, ...], pad_id: int) -> Tensor:
-        "Smoothed cross-entropy, mean over the targets that are not padding."
+        """Smoothed cross-entropy, mean over the targets that are not padding.
+
+        Parameters
+        ----------
+        vectors : Tensor
+        target : Tensor
+            (..., D), (...) ids -> scalar
+        smoothing : float | tuple[float, ...]
+        pad_id : int
+        """

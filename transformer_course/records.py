@@ -21,7 +21,15 @@ def reproducible(
     seed: int = 1,                # for Python's, NumPy's and PyTorch's generators
     threads: int | None = None,   # of PyTorch; default: TRANSFORMER_COURSE_THREADS, else 1
 ) -> None:
-    """Make a lesson's numbers come out the same each time on one kind of machine."""
+    """Make a lesson's numbers come out the same each time on one kind of machine.
+
+    Parameters
+    ----------
+    seed : int, default 1
+        for Python's, NumPy's and PyTorch's generators
+    threads : int | None, default None
+        of PyTorch; default: TRANSFORMER_COURSE_THREADS, else 1
+    """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -33,7 +41,13 @@ def reproducible(
 def hardware(
     device: torch.device | str = "cpu",   # what was computed on
 ) -> str:
-    """The machine in a few words: processor and threads in use, or GPU; PyTorch's version."""
+    """The machine in a few words: processor and threads in use, or GPU; PyTorch's version.
+
+    Parameters
+    ----------
+    device : torch.device | str, default "cpu"
+        what was computed on
+    """
     if torch.device(device).type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     info = Path("/proc/cpuinfo")
@@ -49,6 +63,11 @@ def recorded(
     """What a long run or a benchmark measured: the record that a script in experiments/ or benchmarks/ wrote.
 
     Raises FileNotFoundError, which lists the records, for any other name.
+
+    Parameters
+    ----------
+    name : str
+        of a record, such as "micro_hindi"
     """
     package = Path(str(files("transformer_course")))
     folders = (package / "results", package / "timings",                                           # installed

@@ -44,6 +44,18 @@ def exact_match(
     """Share of sentences that equal their reference, character by character.
 
     Raises ValueError for unequal or empty lists, and for anything but lists of strings.
+
+    Parameters
+    ----------
+    hypotheses
+        N sentences
+    references
+        N sentences
+
+    Returns
+    -------
+    float
+        0 to 1
     """
     n = _sentences(hypotheses=hypotheses, references=references)
     return sum(h == r for h, r in zip(hypotheses, references)) / n
@@ -51,7 +63,15 @@ def exact_match(
 # %% ../nbs/lessons/04_scoring.ipynb #cell-24
 @dataclass(frozen=True)
 class Score:
-    """A score and the recipe by which it was computed."""
+    """A score and the recipe by which it was computed.
+
+    Parameters
+    ----------
+    value : float
+        0 to 100, as the field writes it
+    signature : str
+        sacreBLEU's
+    """
 
     value: float         # 0 to 100, as the field writes it
     signature: str       # sacreBLEU's
@@ -72,6 +92,17 @@ def bleu(
     """BLEU of a whole corpus, by sacreBLEU. [Papineni et al. 2002; Post 2018]
 
     Raises ValueError for unequal or empty lists, and for anything but lists of strings.
+
+    Parameters
+    ----------
+    hypotheses
+        N sentences, plain text with its case and punctuation
+    references
+        N sentences
+    tokenize : str, default "13a"
+        sacreBLEU's rule for splitting words
+    lowercase : bool, default False
+        ignore case
     """
     _sentences(hypotheses=hypotheses, references=references)
     metric = BLEU(tokenize=tokenize, lowercase=lowercase)
@@ -87,6 +118,15 @@ def chrf(
     """chrF of a whole corpus, by sacreBLEU: F-score of character n-grams up to 6. [Popović 2015]
 
     Raises ValueError for unequal or empty lists, and for anything but lists of strings.
+
+    Parameters
+    ----------
+    hypotheses
+        N sentences
+    references
+        N sentences
+    word_order : int, default 0
+        2 gives chrF++
     """
     _sentences(hypotheses=hypotheses, references=references)
     metric = CHRF(word_order=word_order)
@@ -96,7 +136,15 @@ def chrf(
 # %% ../nbs/lessons/04_scoring.ipynb #cell-39
 @dataclass(frozen=True)
 class AlignmentScore:
-    """Alignment quality of a corpus, each number from 0 to 1."""
+    """Alignment quality of a corpus, each number from 0 to 1.
+
+    Parameters
+    ----------
+    error_rate : float
+    precision : float
+        0 if nothing was predicted
+    recall : float
+    """
 
     error_rate: float
     precision: float     # 0 if nothing was predicted
@@ -111,6 +159,15 @@ def alignment_scores(
     """Alignment error rate, precision and recall of a corpus. [Och & Ney 2003]
 
     Raises ValueError for unequal or empty lists, and where no sentence has a sure link.
+
+    Parameters
+    ----------
+    predicted
+        N sets of links (i, j): source word, target word
+    sure
+        N sets of links that must be there
+    possible : default None
+        N sets of links that may be there; sure links always may
     """
     _same_length(predicted=predicted, sure=sure, possible=possible)
     n_predicted = n_sure = in_sure = in_possible = 0
@@ -129,7 +186,22 @@ def alignment_error_rate(
     sure,                # N sets of links that must be there
     possible=None,       # N sets of links that may be there
 ) -> float:              # 0 (perfect) to 1
-    """The alignment error rate alone; see `alignment_scores`. [Och & Ney 2003]"""
+    """The alignment error rate alone; see `alignment_scores`. [Och & Ney 2003]
+
+    Parameters
+    ----------
+    predicted
+        N sets of links (i, j)
+    sure
+        N sets of links that must be there
+    possible : default None
+        N sets of links that may be there
+
+    Returns
+    -------
+    float
+        0 (perfect) to 1
+    """
     return alignment_scores(predicted, sure, possible).error_rate
 
 # %% ../nbs/lessons/04_scoring.ipynb #cell-42
@@ -140,6 +212,18 @@ def perplexity(
     """exp of the mean negative log-likelihood.
 
     Raises ValueError without tokens or for a negative likelihood sum.
+
+    Parameters
+    ----------
+    nll : float
+        negative log-likelihood, summed over the tokens, in nats
+    tokens : int
+        how many
+
+    Returns
+    -------
+    float
+        1 (certain) or more
     """
     if tokens < 1 or not nll >= 0:
         raise ValueError(f"nll={nll} over tokens={tokens}: need nll of at least 0 and at least one token")
@@ -154,6 +238,13 @@ def corpus_perplexity(
     """Perplexity of reference translations under a model, each real target token counted once.
 
     Dropout is off while it runs. Raises ValueError without batches.
+
+    Parameters
+    ----------
+    model
+        keeps the translators' protocol: model.loss(src, tgt, smoothing=0.0), model.pad_id
+    batches
+        pairs (src (B, S), tgt (B, T)), tgt from BOS to EOS
     """
     total, tokens, was_training = 0.0, 0, model.training
     model.eval()
@@ -193,6 +284,22 @@ def links_from_attention(
     A target word with its largest weight beyond the source's words gets no link; of equal weights the
     first wins.
     Raises ValueError for shapes that do not fit.
+
+    Parameters
+    ----------
+    weights
+        (T, S): row t predicts target piece t; the last columns are EOS and padding
+    source_word_of_piece
+        the word of each source piece, from Tokenizer.word_of_piece
+    target_word_of_piece
+        the word of each target piece; rows beyond them (EOS, padding) are left out
+    threshold : float, default 0.0
+        a weaker best weight gives no link
+
+    Returns
+    -------
+    set[tuple[int, int]]
+        links (i, j): source word, target word
     """
     is_tensor = isinstance(weights, torch.Tensor)
     weights = weights.detach().cpu().double().numpy() if is_tensor else np.asarray(weights, float)
@@ -216,6 +323,13 @@ def length_groups(
     """Which sentences fall into which range of lengths; ranges without a sentence are left out.
 
     Raises ValueError for edges that do not rise.
+
+    Parameters
+    ----------
+    sources
+        N sentences; length is counted in words
+    edges
+        rising upper bounds: (5, 10) makes the groups 1-5, 6-10 and 11+
     """
     edges = list(edges)
     if not edges or edges[0] < 1 or any(a >= b for a, b in pairwise(edges)):
@@ -237,6 +351,15 @@ def by_length(
     """Mean score and number of sentences for each range of source lengths.
 
     Raises ValueError for unequal lists.
+
+    Parameters
+    ----------
+    sources
+        N sentences
+    scores
+        N numbers, one for each sentence
+    edges
+        rising upper bounds of the lengths, in words
     """
     _same_length(sources=sources, scores=scores)
     return {name: (sum(float(scores[k]) for k in members) / len(members), len(members))
@@ -252,6 +375,21 @@ def paired_bootstrap(
     """How far the difference of two systems could be luck of the test set. [Koehn 2004]
 
     Raises ValueError for unequal or empty lists.
+
+    Parameters
+    ----------
+    first
+        N scores, one for each sentence
+    second
+        N scores of the other system for the same sentences
+    samples : int, default 1000
+        test sets to draw
+    seed : int, default 1
+
+    Returns
+    -------
+    tuple[float, float, float]
+        mean of first - second; the 2.5 % and 97.5 % points of its draws
     """
     n = _same_length(first=first, second=second)
     if samples < 1:

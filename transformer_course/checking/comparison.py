@@ -312,7 +312,15 @@ def relation(
     expected: object,
     what: str = "",        # the member that is compared, such as "member 1: "
 ) -> tuple[str, str] | None:
-    """What wrong values plainly have in common with the right ones, as a kind and a sentence."""
+    """What wrong values plainly have in common with the right ones, as a kind and a sentence.
+
+    Parameters
+    ----------
+    got : object
+    expected : object
+    what : str, default ""
+        the member that is compared, such as "member 1: "
+    """
     if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)):
         told = [(i, g, e) for i, (g, e) in enumerate(zip(got, expected)) if difference(g, e) is not None]
         if len(got) != len(expected) or not told:

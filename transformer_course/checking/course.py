@@ -31,7 +31,20 @@ from ..files import write_atomically
 # %% ../../nbs/library/checking/90a_course.ipynb #cell-9
 @dataclass
 class Started:
-    """What `start` did with each file."""
+    """What `start` did with each file.
+
+    Parameters
+    ----------
+    added : list[str], default field(default_factory=list)
+    same : list[str], default field(default_factory=list)
+        as shipped
+    yours : list[str], default field(default_factory=list)
+        changed by you
+    older : list[str], default field(default_factory=list)
+        of an older edition, not changed by you
+    gone : list[str], default field(default_factory=list)
+        copied once; the course has moved or dropped it
+    """
 
     added: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)      # as shipped
@@ -159,6 +172,14 @@ def check_folder(
     """Check every exercise of a course folder, and note the results in it.
 
     Raises FileNotFoundError if there is no such folder.
+
+    Parameters
+    ----------
+    folder : str | Path | None, default None
+    seconds : float, default NOTEBOOK_SECONDS
+        that one notebook may take
+    progress : bool, default False
+        show a bar on standard error
     """
     found = course_folder(folder)
     if found is None:
@@ -190,6 +211,13 @@ def check_file(
     """Check the exercises of one notebook; the results are noted if it is in a course folder.
 
     Raises ValueError if it is damaged, or if it defines no function that an exercise asks for.
+
+    Parameters
+    ----------
+    path : str | Path
+        of a notebook of exercises
+    seconds : float, default NOTEBOOK_SECONDS
+        that it may take
     """
     path = Path(path).resolve()
     if path.exists() and not path.is_file():

@@ -83,7 +83,15 @@ def diagnose(
     exercise: Exercise,
     listed: bool = True,      # look for the exercise's listed mistakes
 ) -> Report:
-    """Try a function as an answer to an exercise; never raises what the function raises."""
+    """Try a function as an answer to an exercise; never raises what the function raises.
+
+    Parameters
+    ----------
+    fn : Callable
+    exercise : Exercise
+    listed : bool, default True
+        look for the exercise's listed mistakes
+    """
     with undisturbed(), exit_refused():     # properties make tensors, too
         ready = prepared(exercise)
         clock = Clock(max(WHOLE_CHECK, 2 * ready.seconds))

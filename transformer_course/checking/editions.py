@@ -86,7 +86,18 @@ def student_lesson(
     where: dict[str, str],      # as `places` gives it
     onward: dict[str, str],     # name of a link -> name of a notebook: its exercises, the next lesson
 ) -> dict:
-    """A lesson as the learner gets it, with links on below its title and at its end."""
+    """A lesson as the learner gets it, with links on below its title and at its end.
+
+    Parameters
+    ----------
+    notebook : dict
+    place : str
+        in the learner's folder
+    where : dict[str, str]
+        as `places` gives it
+    onward : dict[str, str]
+        name of a link -> name of a notebook: its exercises, the next lesson
+    """
     cells = [fresh for cell in notebook["cells"] if (fresh := student_cell(cell)) is not None]
     links = " · ".join(f"[{name}]({there})" for name, there in onward.items())
     cells = [*linked(cells, links), _markdown_cell(f"**Go on:** {links}", "onward")]
@@ -97,7 +108,12 @@ def student_lesson(
 
 
 def student_edition(notebook: dict, place: str) -> dict:   # of the lesson, such as "20_attention.ipynb"
-    """An exercise notebook as the learner gets it: prompts for solutions, without checks and outputs."""
+    """An exercise notebook as the learner gets it: prompts for solutions, without checks and outputs.
+
+    Shapes
+    ------
+    of the lesson, such as "20_attention.ipynb"
+    """
     cells = []
     for cell in notebook["cells"]:
         tags = cell["metadata"].get("tags", [])

@@ -59,7 +59,31 @@ FACTS = re.compile(r"\*(implement|find the bug|predict, then run|read a plot) ·
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise, as its notebook describes it."""
+    """One exercise, as its notebook describes it.
+
+    Parameters
+    ----------
+    name : str
+        of the function, different from all others in the course
+    lesson : str
+        such as "20_attention"
+    number : str
+        such as "20.1"
+    title : str
+    kind : str
+        "implement", "find the bug", "predict, then run", "read a plot"
+    minutes : int
+    difficulty : str
+        "easy", "medium", "hard"
+    section : str
+        such as "lesson 20, section 1"
+    setup : str
+        code that runs before
+    source : str
+        the cell with its solution
+    checks : str
+        the cell that defines cases, properties, mistakes, hints
+    """
 
     name: str      # of the function, different from all others in the course
     lesson: str    # such as "20_attention"
@@ -190,7 +214,27 @@ class Draw:
 
 @dataclass(frozen=True)
 class Ready:
-    """An exercise whose code has run: what a check needs."""
+    """An exercise whose code has run: what a check needs.
+
+    Parameters
+    ----------
+    solution : Callable
+    cases : list[tuple]
+    properties : Callable[..., Iterator[tuple[str, bool]]] | None
+    mistakes : dict[str, list[str]]
+        message -> sources of the mistaken cell, in one form or several
+    hints : list[str]
+    seconds : float
+        that one call may take
+    names : dict
+        what the notebook's cells defined
+    good_for : str, default ""
+        a sentence for those who have passed
+    forbidden : tuple[str, ...], default ()
+        functions of PyTorch that the task forbids
+    clock : Clock | None, default None
+        of a check that is going on
+    """
 
     solution: Callable
     cases: list[tuple]
@@ -266,7 +310,15 @@ def gradient_flows(
     fn: Callable[[Tensor], Tensor],   # smooth
     x: Tensor,                        # the place where it is tried
 ) -> bool:
-    """Does autograd find the gradient that small steps find? After detach, item or no_grad it does not."""
+    """Does autograd find the gradient that small steps find? After detach, item or no_grad it does not.
+
+    Parameters
+    ----------
+    fn : Callable[[Tensor], Tensor]
+        smooth
+    x : Tensor
+        the place where it is tried
+    """
     x = x.detach().clone().requires_grad_()
     result = fn(x)
     if not isinstance(result, Tensor) or not result.requires_grad:

@@ -28,7 +28,16 @@ from .supervisor import landlock_version
 # %% ../../nbs/library/checking/90l_grading.ipynb #cell-6
 @dataclass(frozen=True)
 class Submission:
-    """What one student handed in."""
+    """What one student handed in.
+
+    Parameters
+    ----------
+    student : str
+    root : Path
+        the student's folder, or the one that a loose notebook lies in
+    notebooks : tuple[Path, ...]
+    loose : bool, default False
+    """
 
     student: str
     root: Path                      # the student's folder, or the one that a loose notebook lies in
@@ -99,7 +108,16 @@ MOST_COPIED = 500 * 2**20                                  # bytes of one submis
 
 @dataclass
 class Marks:
-    """What one student achieved."""
+    """What one student achieved.
+
+    Parameters
+    ----------
+    student : str
+    reports : dict[str, Report], default field(default_factory=dict)
+        by exercise
+    problems : list[str], default field(default_factory=list)
+        what could not be run to its end
+    """
 
     student: str
     reports: dict[str, Report] = field(default_factory=dict)      # by exercise
@@ -133,7 +151,16 @@ def mark(
     lessons: Sequence[str] = (),            # numbers such as "20"; all if there are none
     seconds: float = NOTEBOOK_SECONDS,      # that one notebook may take
 ) -> Marks:
-    """Check what a student handed in, in a copy."""
+    """Check what a student handed in, in a copy.
+
+    Parameters
+    ----------
+    handed_in : Submission
+    lessons : Sequence[str], default ()
+        numbers such as "20"; all if there are none
+    seconds : float, default NOTEBOOK_SECONDS
+        that one notebook may take
+    """
     marks, ours = Marks(handed_in.student), 0
     with tempfile.TemporaryDirectory() as place:
         for path, copied in _copy(handed_in, Path(place).resolve()).items():
@@ -170,6 +197,16 @@ def grade(
     """Check what a class handed in; nothing in the folder is changed.
 
     Raises ValueError if there is nothing to check, or no lesson of such a number.
+
+    Parameters
+    ----------
+    folder : str | Path
+    lessons : Sequence[str], default ()
+        numbers of the lessons that count, such as "20"
+    seconds : float, default NOTEBOOK_SECONDS
+        that one notebook may take
+    progress : bool, default False
+        show a bar on standard error
     """
     known = [lesson.partition("_")[0] for lesson in author_notebooks()]
     for number in lessons:

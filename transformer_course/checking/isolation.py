@@ -170,7 +170,16 @@ class Printed:
 
 @dataclass
 class Outcome:
-    """The result of one call."""
+    """The result of one call.
+
+    Parameters
+    ----------
+    value : object, default None
+    error : BaseException | None, default None
+    changed : int | None, default None
+        the number of an argument that was changed in place
+    printed : str, default ""
+    """
 
     value: object = None
     error: BaseException | None = None
@@ -202,7 +211,15 @@ def safely(
     seconds: float,
     printed: Printed | None = None,      # takes what the function prints
 ) -> Callable:
-    """The function with a time limit, which does not disturb the notebook; generators become lists."""
+    """The function with a time limit, which does not disturb the notebook; generators become lists.
+
+    Parameters
+    ----------
+    fn : Callable
+    seconds : float
+    printed : Printed | None, default None
+        takes what the function prints
+    """
     def call(*arguments):
         caught = printed or Printed()
         with undisturbed(), redirect_stdout(caught), redirect_stderr(caught):
@@ -253,7 +270,15 @@ MOST_PRINTED = 16 * 2**20                # bytes that are kept
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended, and what it printed."""
+    """How a program ended, and what it printed.
+
+    Parameters
+    ----------
+    in_time : bool
+    how : str
+        such as "ended Python (exit code 3)"
+    output : bytes
+    """
 
     in_time: bool
     how: str            # such as "ended Python (exit code 3)"
@@ -307,7 +332,22 @@ def run_alone(
     fenced: bool = False,           # where the system can, let it write in its folder only
     **variables: str,               # added to its environment
 ) -> Ended:
-    """Run a program in a folder; afterwards it and all that it started has ended."""
+    """Run a program in a folder; afterwards it and all that it started has ended.
+
+    Parameters
+    ----------
+    words : Sequence[str]
+        the program
+    seconds : float
+    folder : str | Path
+        where it runs
+    given : bytes, default b""
+        its standard input
+    memory : int, default 0
+        bytes that it and all that it starts may hold; 0: no limit
+    fenced : bool, default False
+        where the system can, let it write in its folder only
+    """
     mark = uuid.uuid4().hex
     watch = [sys.executable, supervisor.__file__, str(memory), str(folder) if fenced else ""]
     process = subprocess.Popen([*(watch if sys.platform == "linux" else []), *words], cwd=folder,

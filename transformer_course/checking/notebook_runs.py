@@ -58,7 +58,18 @@ def run_cells(
     left_out: dict[str, str] | None = None,                 # cells that are not run, and why
     began: Callable[[str], None] = lambda place: None,      # is told each cell before it runs
 ) -> tuple[dict, dict[str, tuple[str, str]]]:
-    """Run a notebook's code cells; returns the names they define, and the failed cells with the reasons."""
+    """Run a notebook's code cells; returns the names they define, and the failed cells with the reasons.
+
+    Parameters
+    ----------
+    notebook : dict
+    seconds : float, default CELL_SECONDS
+        that one cell may take
+    left_out : dict[str, str] | None, default None
+        cells that are not run, and why
+    began : Callable[[str], None], default lambda place: None
+        is told each cell before it runs
+    """
     names, failed, left_out = {"__name__": "__main__"}, {}, left_out or {}
     for number, cell in enumerate(cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
         place = f"code cell {number + 1}"
@@ -201,7 +212,14 @@ MOST_LEFT_OUT = 5      # cells that end Python before the notebook is given up
 
 @dataclass
 class NotebookRun:
-    """What came of a notebook: its reports, and what happened to cells that did not end by themselves."""
+    """What came of a notebook: its reports, and what happened to cells that did not end by themselves.
+
+    Parameters
+    ----------
+    reports : list[Report], default field(default_factory=list)
+    problems : list[str], default field(default_factory=list)
+        such as "code cell 3 was killed (signal 9)"
+    """
 
     reports: list[Report] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)      # such as "code cell 3 was killed (signal 9)"
@@ -227,7 +245,17 @@ def check_in_process(
     seconds: float = NOTEBOOK_SECONDS,     # for all of it
     fenced: bool = False,                  # where the system can, let it write in its folder only
 ) -> NotebookRun:
-    """`check_notebook` in processes of its own: whatever a cell or an answer does, the others are checked."""
+    """`check_notebook` in processes of its own: whatever a cell or an answer does, the others are checked.
+
+    Parameters
+    ----------
+    path : Path
+    exercises : Sequence[Exercise]
+    seconds : float, default NOTEBOOK_SECONDS
+        for all of it
+    fenced : bool, default False
+        where the system can, let it write in its folder only
+    """
     run, left_out, until = NotebookRun(), {}, time.monotonic() + seconds
     while left := exercises[len(run.reports):]:
         ended, records = _run_once(path, left, left_out, until - time.monotonic(), fenced)

@@ -26,7 +26,35 @@ YOURS, SHOULD = "yours: ", "should hold: "
 
 @dataclass(frozen=True)
 class Report:
-    """What a check found."""
+    """What a check found.
+
+    Parameters
+    ----------
+    exercise : str
+        name of the function
+    status : str
+        "passed", "not attempted", "wrong", "error"
+    reason : str, default ""
+    number : str, default ""
+        such as "20.1"
+    lesson : str, default ""
+    given : tuple[tuple[str, str], ...], default ()
+        the smallest input that shows it: names and values
+    expected : str, default ""
+    got : str, default ""
+    hints : int, default 0
+        how many there are
+    running : bool, default False
+        a call could not be stopped
+    printed : str, default ""
+        what the function printed in this call
+    good_for : str, default ""
+        after a pass: what that was good for
+    next : tuple[str, str], default ("", "")
+        after a pass: where to go on, and the link
+    voice : str, default ""
+        YOURS: the reason says what the function does. SHOULD: it says what is right
+    """
 
     exercise: str             # name of the function
     status: str               # "passed", "not attempted", "wrong", "error"
@@ -92,7 +120,15 @@ def _square(status: str, title: str = "") -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """Lessons and exercises done."""
+    """Lessons and exercises done.
+
+    Parameters
+    ----------
+    states : dict[str, dict[str, str]]
+        lesson -> exercise -> status
+    titles : dict[str, str]
+        exercise -> number and title
+    """
 
     states: dict[str, dict[str, str]]    # lesson -> exercise -> status
     titles: dict[str, str]               # exercise -> number and title

@@ -72,7 +72,15 @@ def did_the_same(
     other: Outcome,
     asked: Collection[type] = (),     # kinds of errors that the task asks for: their words are free
 ) -> bool:
-    """Did two calls do the same?"""
+    """Did two calls do the same?
+
+    Parameters
+    ----------
+    one : Outcome
+    other : Outcome
+    asked : Collection[type], default ()
+        kinds of errors that the task asks for: their words are free
+    """
     if one.error is not None or other.error is not None:
         kind = type(one.error)
         return kind is type(other.error) and (kind in asked or str(one.error) == str(other.error))

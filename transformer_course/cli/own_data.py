@@ -30,7 +30,14 @@ Valid = Annotated[list[Path] | None, typer.Option(
 # %% ../../nbs/library/cli/91f_cli_own_data.ipynb #cell-7
 @dataclass(frozen=True)
 class OwnFiles:
-    """The files that were given on the command line."""
+    """The files that were given on the command line.
+
+    Parameters
+    ----------
+    files : tuple[Path, ...]
+    text : bool
+        they came as --text
+    """
 
     files: tuple[Path, ...]
     text: bool                  # they came as --text

@@ -17,7 +17,19 @@ from .downloads import FILES, DataError, check_file, data_folder, locate, obtain
 # %% ../../nbs/library/data/02k_availability.ipynb #cell-6
 @dataclass(frozen=True)
 class Availability:
-    """One line of `transformer-course data`."""
+    """One line of `transformer-course data`.
+
+    Parameters
+    ----------
+    name : str
+    kind : str
+    what : str
+    licence : str
+    megabytes : float
+        to download; 0 for shipped data
+    where : str
+        "shipped", "in FOLDER", "cached", "partly here", "to be downloaded", "unknown"
+    """
     name: str
     kind: str
     what: str
@@ -56,6 +68,15 @@ def fetch(
     """Make a data set available off line; the checked paths of its files (none if it is shipped).
 
     Raises DataError if a file cannot be obtained.
+
+    Parameters
+    ----------
+    name : str
+        a key of CATALOGUE
+    extra : bool, default False
+        the test sets of 2017 and 2018 too
+    folder : str | Path | None, default None
+        see data_folder
     """
     data_set = entry(name)
     return [obtain(path, folder) for path in data_set.files + (data_set.extra if extra else ())]
@@ -66,7 +87,15 @@ def verify(
     *,
     folder: str | Path | None = None,   # see data_folder
 ) -> dict[str, str]:
-    """For each file of a data set "ok", "not here" or what is wrong with it; if shipped, its content."""
+    """For each file of a data set "ok", "not here" or what is wrong with it; if shipped, its content.
+
+    Parameters
+    ----------
+    name : str
+        a key of CATALOGUE
+    folder : str | Path | None, default None
+        see data_folder
+    """
     data_set = entry(name)
     if not data_set.files:
         return {f"{name} (generated)": _verify_shipped(name)}

@@ -30,6 +30,22 @@ def batch_plan(
     """Cut the examples into batches of similar lengths within a budget of tokens.
 
     Raises ValueError if there are no examples, or if one alone exceeds the budget.
+
+    Parameters
+    ----------
+    examples : Sequence[Example]
+    max_tokens : int
+        cells of the larger of the two rectangles, padding included
+    seed : int, default 1
+    epoch : int, default 0
+        each has an order of its own
+    shuffle : bool, default True
+        False: by length alone, always the same
+
+    Returns
+    -------
+    list[list[int]]
+        indices of the examples of each batch
     """
     if not examples:
         raise ValueError("batch_plan: there are no examples")
@@ -59,7 +75,21 @@ def collate(
     pad_id: int,
     device: torch.device | str | None = None,
 ) -> tuple[Tensor, Tensor]:                      # src (B, S), tgt (B, T + 1)
-    """Pad the chosen examples into two rectangles of ids."""
+    """Pad the chosen examples into two rectangles of ids.
+
+    Parameters
+    ----------
+    examples : Sequence[Example]
+    batch : Sequence[int]
+        indices into examples
+    pad_id : int
+    device : torch.device | str | None, default None
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        src (B, S), tgt (B, T + 1)
+    """
     return (pad([examples[i][0] for i in batch], pad_id, device),
             pad([examples[i][1] for i in batch], pad_id, device))
 
@@ -77,6 +107,14 @@ class PairBatches:
     """Sentence pairs in batches of similar lengths, for `model.loss(src, tgt)`.
 
     Raises ValueError if there are no examples, or if one alone exceeds max_tokens.
+
+    Parameters
+    ----------
+    examples : Sequence[Example]
+    max_tokens : int, default 4096
+        see `batch_plan`
+    pad_id : int, default PAD
+        the model's
     """
 
     examples: Sequence[Example]
@@ -104,7 +142,18 @@ class PairBatches:
         batch: Sequence[int],
         device: torch.device | str | None = None,
     ) -> tuple[Tensor, Tensor]:             # src (B, S), tgt (B, T + 1)
-        """The pairs as two rectangles of ids."""
+        """The pairs as two rectangles of ids.
+
+        Parameters
+        ----------
+        batch : Sequence[int]
+        device : torch.device | str | None, default None
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            src (B, S), tgt (B, T + 1)
+        """
         return collate(self.examples, batch, self.pad_id, device)
 
     def tokens(self, batch: Sequence[int]) -> int:

@@ -19,7 +19,26 @@ _COURSE = "The transformer-course authors"
 
 @dataclass(frozen=True)
 class DataSet:
-    """What the catalogue knows of a data set without opening it."""
+    """What the catalogue knows of a data set without opening it.
+
+    Parameters
+    ----------
+    name : str
+    kind : str
+        "pairs", "labelled" or "texts"
+    what : str
+    licence : str
+    citation : str
+    pairs : tuple[str, ...], default ()
+        directions offered, the default first
+    files : tuple[str, ...], default ()
+        keys of FILES that load() may need; none if the data set is shipped
+    extra : tuple[str, ...], default ()
+        keys of FILES for test sets that are fetched only when asked for
+    megabytes : float, default 0.0
+        of `files`
+    labels : tuple[str, ...], default ()
+    """
     name: str
     kind: str                         # "pairs", "labelled" or "texts"
     what: str

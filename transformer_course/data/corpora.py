@@ -21,7 +21,16 @@ from .own_rows import DataWarning, Rows, own_splits, rows_of_files, rows_of_item
 # %% ../../nbs/lessons/02_corpora.ipynb #cell-9
 @dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation."""
+    """A sentence and its translation.
+
+    Parameters
+    ----------
+    source : str
+    target : str
+    links : frozenset[tuple[int, int]] | None, default None
+        (source word, target word), from 0; None if not known
+    tags : dict, default field(default_factory=dict, hash=False)
+    """
     source: str
     target: str
     links: frozenset[tuple[int, int]] | None = None   # (source word, target word), from 0; None if not known
@@ -77,6 +86,25 @@ class Corpus:
     """A data set: its splits, where they come from, and on which terms.
 
     `corpus["train"]` is a list of `Pair`, `Labelled` or `Text`, as `kind` says.
+
+    Parameters
+    ----------
+    name : str
+    kind : str
+        "pairs", "labelled" or "texts"
+    splits : Mapping[str, list]
+    licence : str
+    citation : str
+    source_language : str | None, default None
+        of pairs: "en"
+    target_language : str | None, default None
+        of pairs: "de"
+    labels : tuple[str, ...], default ()
+        of labelled texts: the names of classes 0, 1, ...
+    rows : Mapping[str, Rows], default field(default_factory=dict)
+        of your own data: where each item stands
+    files : Mapping | None, default None
+        of your own files: what `from_files` was given
     """
     name: str
     kind: str                                # "pairs", "labelled" or "texts"
@@ -103,6 +131,17 @@ class Corpus:
 
         The sources held out are those with the smallest SHA-256. Raises ValueError, or `DataError` for a pair
         that cannot be used.
+
+        Parameters
+        ----------
+        train : Iterable
+            tuples or lists of two strings, or `Pair`s
+        valid : Iterable | None, default None
+            None: a tenth of train's sources is held out, at most 1,000
+        test : Iterable | None, default None
+        name : str, default "own pairs"
+        pair : str, default "source-target"
+            the languages, such as "en-fr"
         """
         given = {"train": train, "valid": valid, "test": test}
         return _own(name, "pairs", {split: rows_of_items(items, split, _warn)
@@ -122,6 +161,20 @@ class Corpus:
         """Your own UTF-8 files, plain or .gz. What looks wrong is a `DataWarning` that names file and line.
 
         Of texts, the last tenth is held out. Raises ValueError, or `DataError` for what cannot be used.
+
+        Parameters
+        ----------
+        train : str | Path | Sequence[str | Path]
+            a TSV file, or a file for each side: ("a.en", "a.fr")
+        valid : str | Path | Sequence[str | Path] | None, default None
+            None: held out of train, see `from_pairs`
+        test : str | Path | Sequence[str | Path] | None, default None
+        kind : str, default "pairs"
+            or "texts" (a blank line ends one), or "labelled" (text, tab, label)
+        name : str | None, default None
+            None: the names of the files
+        pair : str, default "source-target"
+            the languages, such as "en-fr"
         """
         given = {"train": train, "valid": valid, "test": test}
         listed = {split: [files] if isinstance(files, (str, Path)) else list(files)
@@ -195,7 +248,17 @@ def own_items(
     kind: str = "pairs",                        # or "texts", or "labelled"
     labels: Sequence[str] = (),                 # of labelled texts, as the classifier knows them
 ) -> list:
-    """All items of your own files, to score a model on them. Raises `DataError` for what cannot be used."""
+    """All items of your own files, to score a model on them. Raises `DataError` for what cannot be used.
+
+    Parameters
+    ----------
+    files : str | Path | Sequence[str | Path]
+        one, or source and target
+    kind : str, default "pairs"
+        or "texts", or "labelled"
+    labels : Sequence[str], default ()
+        of labelled texts, as the classifier knows them
+    """
     return _items(rows_of_files(files, kind, _warn), kind, labels)
 
 # %% ../../nbs/lessons/02_corpora.ipynb #cell-46
@@ -203,7 +266,15 @@ def read_pairs(
     source: str | Path,   # a UTF-8 file, one sentence a line, plain or .gz
     target: str | Path,   # its translation, line for line
 ) -> list[Pair]:
-    """The sentence pairs of two parallel files; DataError if their line counts differ or a line is empty."""
+    """The sentence pairs of two parallel files; DataError if their line counts differ or a line is empty.
+
+    Parameters
+    ----------
+    source : str | Path
+        a UTF-8 file, one sentence a line, plain or .gz
+    target : str | Path
+        its translation, line for line
+    """
     ours, theirs = read_lines(source), read_lines(target)
     if len(ours) != len(theirs):
         raise DataError(f"{source} has {len(ours)} lines and {target} has {len(theirs)}: "
@@ -308,6 +379,15 @@ def load(
 
     Files are read, or downloaded, when a split is first asked for. Raises ValueError for an unknown name or
     pair, and `DataError` (here or at `corpus[split]`) for files that are missing, damaged or out of reach.
+
+    Parameters
+    ----------
+    name : str
+        a key of CATALOGUE: "micro-hindi", "multi30k", ...
+    pair : str | None, default None
+        direction, for sentence pairs: "en-de"; default: the first one
+    folder : str | Path | None, default None
+        where to look for files first; default: TRANSFORMER_COURSE_DATA
     """
     known = entry(name)
     if pair is not None and pair not in known.pairs:

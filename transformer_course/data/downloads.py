@@ -23,7 +23,15 @@ class DataError(RuntimeError):
 # %% ../../nbs/library/data/02i_downloads.ipynb #cell-24
 @dataclass(frozen=True)
 class Remote:
-    """A file that is downloaded on first use."""
+    """A file that is downloaded on first use.
+
+    Parameters
+    ----------
+    path : str
+        below a data folder and below the cache folder: "multi30k/train.en.gz"
+    url : str
+    sha256 : str
+    """
     path: str      # below a data folder and below the cache folder: "multi30k/train.en.gz"
     url: str
     sha256: str
@@ -94,7 +102,15 @@ def locate(
     path: str,                          # a key of FILES
     folder: str | Path | None = None,   # see data_folder
 ) -> Path | None:
-    """Where a data file lies already: in the data folder, else in the cache, else None."""
+    """Where a data file lies already: in the data folder, else in the cache, else None.
+
+    Parameters
+    ----------
+    path : str
+        a key of FILES
+    folder : str | Path | None, default None
+        see data_folder
+    """
     folder = data_folder(folder)
     places = ([folder / path] if folder else []) + [cache_folder() / path]
     return next((place for place in places if place.exists()), None)
@@ -124,6 +140,13 @@ def obtain(
     """A checked copy of a data file, downloaded into the cache if it is nowhere yet.
 
     Raises DataError if that fails.
+
+    Parameters
+    ----------
+    path : str
+        a key of FILES
+    folder : str | Path | None, default None
+        see data_folder
     """
     file = FILES[path]
     place = locate(path, folder)

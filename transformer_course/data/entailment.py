@@ -25,7 +25,17 @@ ENTAILS, CONTRADICTS, NEUTRAL = range(3)
 
 @dataclass(frozen=True)
 class Claim:
-    """Somebody did something with a thing, or with none."""
+    """Somebody did something with a thing, or with none.
+
+    Parameters
+    ----------
+    person : str
+    verb : str
+    noun : str
+        a thing or a kind of thing
+    negated : bool, default False
+        "no" instead of "a"
+    """
 
     person: str
     verb: str
@@ -46,7 +56,18 @@ def relation(
     known: Claim,
     asked: Claim,
 ) -> int:          # 0 entailment, 1 contradiction, 2 neutral
-    """What one claim says about another one, by rule."""
+    """What one claim says about another one, by rule.
+
+    Parameters
+    ----------
+    known : Claim
+    asked : Claim
+
+    Returns
+    -------
+    int
+        0 entailment, 1 contradiction, 2 neutral
+    """
     if (known.person, known.verb) != (asked.person, asked.verb):
         return NEUTRAL
     wide, narrow = (known, asked) if known.negated else (asked, known)
@@ -60,7 +81,17 @@ NOUNS = ("two things", "thing and kind")       # what the two nouns of a premise
 
 @dataclass(frozen=True)
 class SentencePair:
-    """A premise, a hypothesis, and what the first says about the second."""
+    """A premise, a hypothesis, and what the first says about the second.
+
+    Parameters
+    ----------
+    premise : str
+    hypothesis : str
+    label : int
+        an index into LABELS
+    tags : dict, default field(default_factory=dict, hash=False)
+        "group"; "nouns": see NOUNS
+    """
 
     premise: str
     hypothesis: str
@@ -108,6 +139,14 @@ def generate(
 
     No premise of a split occurs in another one, in any order of its words. Raises ValueError for sizes that
     are not positive whole numbers, and if there are not enough different words for them.
+
+    Parameters
+    ----------
+    seed : int, default 1
+    train : int, default 2000
+        groups of three pairs
+    valid : int, default 200
+    test : int, default 400
     """
     sizes = {"test": test, "valid": valid, "train": train}
     for name, size in sizes.items():
@@ -142,6 +181,10 @@ def judge(premise: str, hypothesis: str) -> int:   # 0 entailment, 1 contradicti
     """The label by its definition: is the hypothesis true in all worlds where the premise is, or in none?
 
     Raises ValueError for a text that is not made of claims.
+
+    Shapes
+    ------
+    0 entailment, 1 contradiction, 2 neutral
     """
     claims, asked = [_read(clause) for clause in premise.split(" and ")], _read(hypothesis)
     things = {claim.noun: KINDS.get(claim.noun, (claim.noun,)) for claim in (*claims, asked)}

@@ -30,6 +30,28 @@ def mask_words(
     """Hide some words: 80 % become [MASK], 10 % a random word, 10 % stay [Devlin et al. 2019, §3.1].
 
     Raises ValueError if share is not in (0, 1], an id lies outside the vocabulary, or the text has no word.
+
+    Parameters
+    ----------
+    tokens : Sequence[int]
+        ids of a text, special tokens among them
+    draw : random.Random
+        the same state hides the same words
+    vocab_size : int
+        V
+    mask_id : int
+        of [MASK]
+    share : float, default 0.15
+        of the words are hidden, at least one
+    specials : Sequence[int], default range(5)
+        ids that are never hidden, and never put in a word's place
+    starts : Set[int] | None, default None
+        ids that begin a word; None: each id is a word
+
+    Returns
+    -------
+    tuple[list[int], list[int]]
+        what is read; the true ids of the hidden words, elsewhere -1
     """
     if not 0 < share <= 1:
         raise ValueError(f"mask_words: share must be more than 0 and at most 1, not {share!r}")
@@ -86,6 +108,19 @@ def join_pair(
     """Two segments as one text. If it is too long, the longer segment loses words, far from the seam.
 
     Raises ValueError for a segment without words, and if max_len leaves no room for a word of each.
+
+    Parameters
+    ----------
+    first : Sequence[int]
+        ids without special tokens
+    second : Sequence[int]
+    max_len : int
+        of the result
+
+    Returns
+    -------
+    tuple[list[int], list[int]]
+        [CLS] first [SEP] second [SEP], and the segment of each token
     """
     if max_len < 5:
         raise ValueError(f"join_pair: max_len must be at least 5, for two words and three special tokens, "
@@ -106,7 +141,19 @@ Sentences = Sequence[Sequence[int]]    # of a document, as ids without special t
 
 @dataclass(frozen=True)
 class MaskedText:
-    """One text to learn from, of one or two segments."""
+    """One text to learn from, of one or two segments.
+
+    Parameters
+    ----------
+    tokens : list[int]
+        what the model reads
+    segments : list[int]
+        0 or 1 for each token
+    targets : list[int]
+        the true ids of the hidden words, -1 elsewhere
+    is_random : int
+        0: the second segment follows the first; 1: it is from another document
+    """
 
     tokens: list[int]      # what the model reads
     segments: list[int]    # 0 or 1 for each token
@@ -121,6 +168,22 @@ class PretrainingBatches:
     Each epoch cuts each document at another seam, replaces half of the second parts by another document's,
     and hides other words. All that depends on seed, epoch and the document's number only.
     Raises ValueError for fewer than two documents, one of fewer than two sentences, and numbers out of range.
+
+    Parameters
+    ----------
+    documents : Sequence[Sentences]
+    vocab_size : int
+        V
+    mask_id : int
+        of [MASK]
+    max_len : int, default 128
+        tokens of a pair
+    rows : int, default 32
+        B, pairs in a batch
+    share : float, default 0.15
+        these three as in `mask_words`
+    specials : Sequence[int], default range(5)
+    starts : Set[int] | None, default None
     """
 
     documents: Sequence[Sentences]
@@ -186,7 +249,18 @@ class PretrainingBatches:
         batch: Sequence[MaskedText],
         device: torch.device | str | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:   # tokens, segments, targets (B, S); is_random (B,)
-        """The texts as rectangles."""
+        """The texts as rectangles.
+
+        Parameters
+        ----------
+        batch : Sequence[MaskedText]
+        device : torch.device | str | None, default None
+
+        Returns
+        -------
+        tuple[Tensor, Tensor, Tensor, Tensor]
+            tokens, segments, targets (B, S); is_random (B,)
+        """
         return (pad([text.tokens for text in batch], PAD, device),
                 pad([text.segments for text in batch], 0, device),
                 pad([text.targets for text in batch], -1, device),

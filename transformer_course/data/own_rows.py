@@ -22,7 +22,19 @@ class DataWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Rows:
-    """What a user gave, and where it is."""
+    """What a user gave, and where it is.
+
+    Parameters
+    ----------
+    rows : list[tuple]
+        (source, target, …), (text,) or (text, label)
+    names : tuple[str, ...]
+        of the file, or of the file of each side; of a list its split
+    numbers : Sequence[int]
+        of each row in it, from 1
+    unit : str, default "line"
+        what is counted
+    """
 
     rows: list[tuple]            # (source, target, …), (text,) or (text, label)
     names: tuple[str, ...]       # of the file, or of the file of each side; of a list its split
@@ -104,6 +116,15 @@ def rows_of_files(
     """What is in UTF-8 files, plain or .gz.
 
     Raises DataError, which names file and line, for what cannot be used.
+
+    Parameters
+    ----------
+    files : str | Path | Sequence[str | Path]
+        one, or source and target
+    kind : str
+        "pairs", "labelled" or "texts"
+    tell : Callable[[str], None]
+        is called with what looks wrong
     """
     files = [files] if isinstance(files, (str, Path)) else list(files)
     if kind not in SIDES:
@@ -120,7 +141,17 @@ def rows_of_items(
     split: str,                    # its name, for the messages
     tell: Callable[[str], None],   # is called with what looks wrong
 ) -> Rows:
-    """The pairs of a list. Raises ValueError or DataError, which name the first bad pair."""
+    """The pairs of a list. Raises ValueError or DataError, which name the first bad pair.
+
+    Parameters
+    ----------
+    items : Iterable
+        tuples or lists of two strings, or pairs with `source` and `target`
+    split : str
+        its name, for the messages
+    tell : Callable[[str], None]
+        is called with what looks wrong
+    """
     if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
         raise ValueError(f"{split} must be a list of pairs, not {type(items).__name__}")
     rows = []
@@ -214,7 +245,15 @@ def own_splits(
     kind: str,
     tell: Callable[[str], None],
 ) -> dict[str, Rows]:
-    """The splits: `valid` is held out if it is not given. Tells what is in train and in another split."""
+    """The splits: `valid` is held out if it is not given. Tells what is in train and in another split.
+
+    Parameters
+    ----------
+    given : dict[str, Rows]
+        "train" and, where there are any, "valid" and "test"
+    kind : str
+    tell : Callable[[str], None]
+    """
     if "valid" not in given:
         train, valid = hold_out(given["train"], kind)
         given = {"train": train, "valid": valid} | {s: rows for s, rows in given.items() if s != "train"}

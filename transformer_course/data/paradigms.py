@@ -77,7 +77,15 @@ def english(verb: str, tense: str, person: str, number: str) -> str:
 # %% ../../nbs/library/data/02c_paradigms.ipynb #cell-27
 @dataclass(frozen=True)
 class Form:
-    """One cell of the tables in every language that has it, English included."""
+    """One cell of the tables in every language that has it, English included.
+
+    Parameters
+    ----------
+    words : dict, default field(hash=False)
+        language -> form
+    tags : dict, default field(hash=False)
+        verb, tense, person, number
+    """
     words: dict = field(hash=False)      # language -> form
     tags: dict = field(hash=False)       # verb, tense, person, number
 

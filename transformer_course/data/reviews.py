@@ -25,7 +25,18 @@ DEGREES = ("very", "truly", "really", "rather")
 # %% ../../nbs/library/data/02b_micro_reviews.ipynb #cell-12
 @dataclass(frozen=True)
 class Pattern:
-    """A sentence with slots, and the three facts that give each of its sentences a label."""
+    """A sentence with slots, and the three facts that give each of its sentences a label.
+
+    Parameters
+    ----------
+    name : str
+    text : str
+        slots: a, b, c opinion words; d degree; x, y aspects; f kind of film
+    decides : str
+        opinion slots that carry the label; the others carry its opposite
+    negated : str, default ""
+        opinion slots whose word counts the other way round
+    """
     name: str
     text: str              # slots: a, b, c opinion words; d degree; x, y aspects; f kind of film
     decides: str           # opinion slots that carry the label; the others carry its opposite
@@ -66,7 +77,16 @@ PATTERNS = {p.name: p for p in (
 # %% ../../nbs/library/data/02b_micro_reviews.ipynb #cell-15
 @dataclass(frozen=True)
 class Review:
-    """An opinion and its label."""
+    """An opinion and its label.
+
+    Parameters
+    ----------
+    text : str
+    label : int
+        0 negative, 1 positive
+    tags : dict, default field(default_factory=dict, hash=False)
+        "pattern"; in test also "pair", its number
+    """
     text: str
     label: int                                               # 0 negative, 1 positive
     tags: dict = field(default_factory=dict, hash=False)     # "pattern"; in test also "pair", its number
@@ -93,7 +113,15 @@ def fill(
     label: int,             # the label that the sentence is to have: 0 or 1
     rng: random.Random,
 ) -> dict[str, str]:
-    """Words for the slots of a pattern such that its sentence has this label."""
+    """Words for the slots of a pattern such that its sentence has this label.
+
+    Parameters
+    ----------
+    pattern : Pattern
+    label : int
+        the label that the sentence is to have: 0 or 1
+    rng : random.Random
+    """
     words = {"d": _pick(rng, DEGREES), "f": _pick(rng, FILMS), "x": _pick(rng, ASPECTS)}
     words["y"] = _others(rng, ASPECTS, {words["x"]})
     for slot in "abc":
@@ -153,6 +181,14 @@ def twins(
     """Two texts of the same words: the first has this label, the second the other one.
 
     Raises ValueError for a pattern without twins.
+
+    Parameters
+    ----------
+    name : str
+        one of PAIRED
+    label : int
+        of the first of the two
+    rng : random.Random
     """
     if name not in PAIRED:
         raise ValueError(f"pattern {name!r} has no twin with the same words: the patterns that have one are "

@@ -52,6 +52,24 @@ def corrupt_spans(
     """Cut random gaps into a text [Raffel et al. 2020, §3.1.4]. At least one id is cut; gaps never touch.
 
     Raises ValueError for an empty text, one that contains a mark, too few marks, or values out of range.
+
+    Parameters
+    ----------
+    ids : Sequence[int]
+        of a text, without EOS
+    sentinels : Sequence[int]
+        ids of the marks in the order of the gaps, see `sentinel_ids`
+    seed : int | str
+        decides the gaps; for new ones in each epoch, f"{seed} {epoch} {number}"
+    rate : float, default 0.15
+        share of the ids that are cut out, as near as whole numbers allow
+    mean_length : float, default 3.0
+        of a gap
+
+    Returns
+    -------
+    tuple[list[int], list[int]]
+        what is read; what is written: each mark and its ids, and one more mark
     """
     if not 0 < rate < 1 or mean_length < 1:
         raise ValueError(f"rate={rate}, mean_length={mean_length}: rate must lie between 0 and 1, "
@@ -103,6 +121,21 @@ class SpanBatches:
     """Span corruption of plain texts as batches for `fit`: each epoch cuts other gaps.
 
     Raises ValueError if there is no text, if one is empty or too long, or if the marks do not suffice.
+
+    Parameters
+    ----------
+    texts : Sequence[Sequence[int]]
+        ids, without EOS
+    sentinels : Sequence[int]
+        see `sentinel_ids`
+    max_tokens : int, default 4096
+        cells of a batch, see `batch_plan`
+    rate : float, default 0.15
+        see `corrupt_spans`
+    mean_length : float, default 3.0
+    pad_id : int, default PAD
+        a target begins with it
+    eos_id : int, default EOS
     """
 
     texts: Sequence[Sequence[int]]   # ids, without EOS
@@ -143,7 +176,18 @@ class SpanBatches:
         batch: list[Example],
         device: torch.device | str | None = None,
     ) -> tuple[Tensor, Tensor]:             # src (B, S), tgt (B, T + 1)
-        """The examples as two rectangles of ids."""
+        """The examples as two rectangles of ids.
+
+        Parameters
+        ----------
+        batch : list[Example]
+        device : torch.device | str | None, default None
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            src (B, S), tgt (B, T + 1)
+        """
         return collate(batch, range(len(batch)), self.pad_id, device)
 
     def tokens(self, batch: list[Example]) -> int:

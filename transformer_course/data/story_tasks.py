@@ -19,7 +19,15 @@ QUESTIONS = {"name": "who went out ?", "place": "where was it ?", "thing": "what
 
 @dataclass(frozen=True)
 class TextTask:
-    """A text to read, prefix included, and the text to write."""
+    """A text to read, prefix included, and the text to write.
+
+    Parameters
+    ----------
+    kind : str
+        name of the task
+    source : str
+    target : str
+    """
     kind: str        # name of the task
     source: str
     target: str
@@ -67,7 +75,14 @@ PASSAGE_QUESTIONS = (("what did {name} buy ?", "thing"), ("where was {name} ?", 
 
 @dataclass(frozen=True)
 class Passage:
-    """A story of one person or more."""
+    """A story of one person or more.
+
+    Parameters
+    ----------
+    text : str
+    facts : tuple[dict[str, str], ...]
+        of each person: name, place, thing; a thing may be "red kite"
+    """
     text: str
     facts: tuple[dict[str, str], ...]   # of each person: name, place, thing; a thing may be "red kite"
 
@@ -97,6 +112,15 @@ def passages(
     """Stories of one person or more; no combination of name, place and thing is in two of the parts.
 
     Raises ValueError for a size that is not a positive whole number, or a number of people that is not 1 to 6.
+
+    Parameters
+    ----------
+    seed : int, default 1
+    train : int, default 2000
+    valid : int, default 100
+    test : int, default 200
+    people : int, default 2
+        of whom a passage tells at most
     """
     made, sizes = {}, {"train": train, "valid": valid, "test": test}
     for name, size in {**sizes, "people": people}.items():

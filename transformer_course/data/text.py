@@ -37,6 +37,18 @@ def pad(
     """A rectangle of ids from lists of different lengths, filled up on the right.
 
     Raises ValueError if there are no lists, or if they hold anything but whole numbers.
+
+    Parameters
+    ----------
+    sequences
+        B lists of ids, of any lengths
+    pad_id : int, default PAD
+    device : torch.device | str | None, default None
+
+    Returns
+    -------
+    torch.Tensor
+        (B, L) of int64, L the longest length
     """
     try:
         length = max(map(len, sequences), default=None)
@@ -241,6 +253,17 @@ class Tokenizer:
 
         Raises ValueError for an unknown kind, text without any word, a size too small to hold the alphabet,
         or special tokens that are equal.
+
+        Parameters
+        ----------
+        sentences
+            an iterable of strings
+        kind : str, default "bpe"
+            "bpe" (subwords), "words" (between white space) or "characters"
+        size : int, default 8000
+            at most so many entries, special tokens (and bytes, for "bpe") included
+        specials : tuple[str, ...], default ()
+            further special tokens, such as "[MASK]", with ids from 4
         """
         return cls(_learn(sentences, kind, size, tuple(specials)))
 
@@ -293,6 +316,15 @@ class Tokenizer:
 
         Raises ValueError for text that is not valid Unicode, and for dropout outside 0 to 1 or without
         merges.
+
+        Parameters
+        ----------
+        sentences
+            a list of strings
+        dropout : float, default 0.0
+            skip each possible merge with this probability (kind "bpe" only)
+        seed : int, default 0
+            of the dropout: the same seed gives the same pieces
         """
         sentences = _all_checked(sentences)
         if dropout:

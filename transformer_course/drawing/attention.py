@@ -23,7 +23,15 @@ def empty_word(
     target=("Ram", "went", "to", "school"),
     links=((0, 0), (2, 1), (None, 2), (1, 3)),      # (place in source, place in target); None: the empty word
 ) -> Drawing:
-    """Links between two sentences: each target word has one source word, or else the empty word."""
+    """Links between two sentences: each target word has one source word, or else the empty word.
+
+    Parameters
+    ----------
+    source : default ("raam", "paathashaalaa", "gayaa")
+    target : default ("Ram", "went", "to", "school")
+    links : default ((0, 0), (2, 1), (None, 2), (1, 3))
+        (place in source, place in target); None: the empty word
+    """
     d = Drawing(800, 240, "Alignment links between two sentences, with the empty word")
     notes(d, 8, {190: "source", 80: "target"}, bold=True)
     names = ["(empty word)", *source]
@@ -48,6 +56,16 @@ def additive_step(
     """A step of additive attention: the old state asks, annotations get scores, their mixture helps to write.
 
     Raises ValueError if the weights do not fit the words.
+
+    Parameters
+    ----------
+    source : default ("Ram", "went", "to", "school")
+    weights : default (0.05, 0.10, 0.15, 0.70)
+        one for each source word; they sum to 1
+    previous : str, default "raam"
+        the word written one step ago
+    word : str, default "paathashaalaa"
+        the word written now
     """
     _one_each(weights, source)
     d = Drawing(800, 500, "Additive attention at one decoding step")
@@ -125,6 +143,14 @@ def look_up(
     """One look-up under its changing names: somebody asks, each word gets a weight, their vectors are mixed.
 
     Raises ValueError for an unknown kind, or if the weights do not fit the words.
+
+    Parameters
+    ----------
+    kind : str, default "additive"
+        or "cross", "self", "layer": cross-attention with residual and norm
+    words : default ("Ram", "went", "to", "school")
+    weights : default (0.05, 0.10, 0.15, 0.70)
+        one for each word; they sum to 1
     """
     if kind not in LOOK_UPS:
         raise ValueError(f"kind={kind!r} is unknown: choose one of {', '.join(LOOK_UPS)}")
@@ -196,6 +222,14 @@ def query_key_value(
     """One word asks with its query; each word answers with its key, and gives its value in that proportion.
 
     Raises ValueError if the weights do not fit the words, or if there are more than four words.
+
+    Parameters
+    ----------
+    words : default ("Action", "gets", "results")
+    weights : default (0.78, 0.11, 0.11)
+        those of the word that asks; one for each word
+    asker : int, default 1
+        the place of the word that asks
     """
     _one_each(weights, words)
     d = Drawing(800, 510, "Query, key and value: one word asks, and all words answer")
@@ -231,6 +265,14 @@ def multi_head(
     """Inside multi-head attention: project, split into heads, let each attend, join, and project again.
 
     Raises ValueError if the heads do not divide d_model.
+
+    Parameters
+    ----------
+    heads : int, default 2
+    d_model : int, default 8
+        a multiple of heads
+    length : int, default 3
+        number of words
     """
     if d_model % heads:
         raise ValueError(f"d_model={d_model} must be a multiple of heads={heads}")
@@ -288,6 +330,12 @@ def attention_masks(
     """Who may look at whom: padding takes away columns, causal leaves a triangle, both what is left of it.
 
     Raises ValueError if the words do not fit.
+
+    Parameters
+    ----------
+    words : default ("she", "reads", "books")
+    padding : int, default 2
+        how many places of padding follow
     """
     names = [*words, *["pad"] * padding]
     n, longest = len(names), max(text_width(name, 9) for name in names)

@@ -90,7 +90,16 @@ class Part:
 
 
 class Drawing:
-    """A white sheet without axes, measured in pixels from the lower left corner; Jupyter shows it as SVG."""
+    """A white sheet without axes, measured in pixels from the lower left corner; Jupyter shows it as SVG.
+
+    Parameters
+    ----------
+    width : float
+        pixels; 800 is the width of a page
+    height : float
+    title : str
+        one sentence that says what the drawing shows, for readers who cannot see it
+    """
 
     def __init__(
         self,
@@ -176,7 +185,24 @@ def label(
     bold: bool = False,
     inside: Part | None = None,
 ) -> None:
-    """Words, centred at height y. Raises ValueError if they are too small to read."""
+    """Words, centred at height y. Raises ValueError if they are too small to read.
+
+    Parameters
+    ----------
+    d : Drawing
+    x : float
+    y : float
+    text : str
+        may have several lines, and formulas between dollar signs
+    align : str, default "center"
+        or left, right: where x lies
+    size : float, default 10.0
+        points
+    role : str | None, default None
+        colour of the text; default: nearly black
+    bold : bool, default False
+    inside : Part | None, default None
+    """
     if size < SMALLEST:
         raise ValueError(f"size={size} is too small to read: at least {SMALLEST} points")
     d.words += [text] * bool(text)
@@ -211,7 +237,23 @@ def box(
     dashed: bool = False,
     bold: bool = False,
 ) -> Part:
-    """A rounded box with words in it."""
+    """A rounded box with words in it.
+
+    Parameters
+    ----------
+    d : Drawing
+    x : float
+        of the centre
+    y : float
+    text : str
+    role : str, default "plain"
+    w : float | None, default None
+        default: as wide as its text
+    h : float, default 34.0
+    size : float, default 10.0
+    dashed : bool, default False
+    bold : bool, default False
+    """
     part = Part(x, y, text_width(text, size) + 20 if w is None else w, h)
     _rounded_field(d, part, 6, facecolor=tint(role), edgecolor=line_colour(role), linewidth=1.4, zorder=4,
                    linestyle=DASHES if dashed else "-")
@@ -257,7 +299,22 @@ def arrow(
     dashed: bool = False,
     head: bool = True,
 ) -> None:
-    """A thin arrow from start to end, straight or round corners."""
+    """A thin arrow from start to end, straight or round corners.
+
+    Parameters
+    ----------
+    d : Drawing
+    start : Part | tuple
+        a part or a point (x, y); the line begins at the part's border
+    end : Part | tuple
+    role : str, default "plain"
+    via : tuple, default ()
+        corners (x, y) on the way
+    width : float, default 1.3
+        points
+    dashed : bool, default False
+    head : bool, default True
+    """
     stops = [p if isinstance(p, Part) else Part(*p) for p in (start, *via, end)]
     points = [_border(stops[0], stops[1], 2), *via, _border(stops[-1], stops[-2], 3)]
     d.lines.append(points)
@@ -293,7 +350,22 @@ def cells(
     upright: bool = True,       # a column; otherwise a row
     cell: float = 13.0,         # side of a square, in pixels
 ) -> Part:
-    """A small vector: a square for each number."""
+    """A small vector: a square for each number.
+
+    Parameters
+    ----------
+    d : Drawing
+    x : float
+        of the centre
+    y : float
+    values
+        numbers from 0 to 1; the fuller the colour, the larger
+    role : str, default "state"
+    upright : bool, default True
+        a column; otherwise a row
+    cell : float, default 13.0
+        side of a square, in pixels
+    """
     n = len(values)
     part = Part(x, y, cell if upright else n * cell, n * cell if upright else cell)
     for i, value in enumerate(values):
@@ -314,7 +386,20 @@ def sheet(
     role: str = "plain",
     cell: tuple[float, float] = (12.0, 12.0),       # width and height of a number's field, in pixels
 ) -> Part:
-    """A matrix: a field for each number, unless the fields would be tiny."""
+    """A matrix: a field for each number, unless the fields would be tiny.
+
+    Parameters
+    ----------
+    d : Drawing
+    x : float
+        of the centre
+    y : float
+    rows : int
+    columns : int
+    role : str, default "plain"
+    cell : tuple[float, float], default (12.0, 12.0)
+        width and height of a number's field, in pixels
+    """
     w, h = cell
     part = Part(x, y, columns * w, rows * h)
     left, low, line = x - part.w / 2, y - part.h / 2, line_colour(role)

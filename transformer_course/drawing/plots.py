@@ -30,7 +30,13 @@ PAPER = {"figure.facecolor": "white", "axes.facecolor": "white", "savefig.faceco
 def use_style(
     dpi: int = 80,        # dots per inch of pictures in a notebook
 ) -> None:
-    """Set matplotlib to the course's colours, sizes and fonts, until the program ends."""
+    """Set matplotlib to the course's colours, sizes and fonts, until the program ends.
+
+    Parameters
+    ----------
+    dpi : int, default 80
+        dots per inch of pictures in a notebook
+    """
     mpl.rcParams.update({
         "figure.dpi": dpi, "savefig.dpi": 150, "figure.figsize": (5.0, 3.2),
         "figure.constrained_layout.use": True,
@@ -82,7 +88,30 @@ def heat_map(
     ylabel: str | None = None,
     scale: str | None = None,  # label of a bar that says which colour is which amount; default: no bar
 ) -> plt.Axes:
-    """A table of weights as colours. Raises ValueError if labels or links do not fit the shape."""
+    """A table of weights as colours. Raises ValueError if labels or links do not fit the shape.
+
+    Parameters
+    ----------
+    weights
+        (T, S) array or tensor: row t, column s
+    columns
+        S labels, read (source)
+    rows
+        T labels, written (target)
+    ax : default None
+        axes to draw on; default: new ones
+    title : str | None, default None
+    gold : default None
+        links (s, t) as pairs of indices; their cells get an outline
+    values : bool, default False
+        write the number into each cell
+    limits : default (0.0, 1.0)
+        amounts at the dark and the light end; None: the smallest and largest weight
+    xlabel : str | None, default None
+    ylabel : str | None, default None
+    scale : str | None, default None
+        label of a bar that says which colour is which amount; default: no bar
+    """
     weights = _numbers(weights)
     if weights.ndim != 2:
         raise ValueError(f"weights has shape {weights.shape}, "
@@ -126,7 +155,23 @@ def line_plot(
     spread: dict | None = None, # name: N half-widths of a band, or (lower, upper) of N values each
     log: str = "",              # "x", "y" or "xy": axes with a logarithmic scale
 ) -> plt.Axes:
-    """Curves with markers, told apart by colour, dash and marker. Raises ValueError if lengths do not fit."""
+    """Curves with markers, told apart by colour, dash and marker. Raises ValueError if lengths do not fit.
+
+    Parameters
+    ----------
+    x
+        N positions, the same for all series
+    series : dict
+        name: N values
+    xlabel : str
+    ylabel : str
+    ax : default None
+    title : str | None, default None
+    spread : dict | None, default None
+        name: N half-widths of a band, or (lower, upper) of N values each
+    log : str, default ""
+        "x", "y" or "xy": axes with a logarithmic scale
+    """
     if log not in ("", "x", "y", "xy"):
         raise ValueError(f"log={log!r} is unknown: choose '', 'x', 'y' or 'xy'")
     _spread_fits(spread, series)
@@ -157,7 +202,23 @@ def bar_plot(
     xlabel: str | None = None,
     form: str | None = None,    # writes each value above its bar, for example "{:.1f}"
 ) -> plt.Axes:
-    """Groups of bars from zero. Raises ValueError if lengths do not fit."""
+    """Groups of bars from zero. Raises ValueError if lengths do not fit.
+
+    Parameters
+    ----------
+    names
+        N labels
+    series : dict
+        name: N values; one group of bars for each label
+    ylabel : str
+    ax : default None
+    title : str | None, default None
+    spread : dict | None, default None
+        name: N half-lengths of error bars
+    xlabel : str | None, default None
+    form : str | None, default None
+        writes each value above its bar, for example "{:.1f}"
+    """
     _spread_fits(spread, series)
     ax = _axes(ax)
     width = 0.8 / max(1, len(series))
@@ -183,7 +244,20 @@ def histogram(
     title: str | None = None,
     share: bool = True,         # heights are shares of a series (sum 1); otherwise counts
 ) -> plt.Axes:
-    """Outlines of how values are spread. Raises ValueError for a series without values."""
+    """Outlines of how values are spread. Raises ValueError for a series without values.
+
+    Parameters
+    ----------
+    series : dict
+        name: values, any number of them
+    xlabel : str
+    bins : default 20
+        number of bins, or their edges; the same bins for all series
+    ax : default None
+    title : str | None, default None
+    share : bool, default True
+        heights are shares of a series (sum 1); otherwise counts
+    """
     empty = [name for name, values in series.items() if not len(values)]
     if empty or not series:
         raise ValueError(f"series without values: {empty or 'none given'}")
@@ -207,6 +281,17 @@ def token_strip(
     """Tokens in a row, each on a field with the colour of its amount.
 
     Raises ValueError if lengths do not fit.
+
+    Parameters
+    ----------
+    tokens
+        N strings
+    amounts
+        N numbers
+    ax : default None
+    title : str | None, default None
+    limits : default None
+        amounts at the dark and the light end; default: smallest and largest
     """
     amounts = _numbers(amounts)
     _fits("amounts", amounts, len(tokens), "token")
@@ -235,7 +320,23 @@ def grid(
     height: float = 2.2,
     **options,                  # for plt.subplots, for example sharey=True
 ) -> np.ndarray:                # (n,) of Axes
-    """Axes for small multiples. Raises ValueError if n or columns is below 1."""
+    """Axes for small multiples. Raises ValueError if n or columns is below 1.
+
+    Parameters
+    ----------
+    n : int
+        number of axes
+    columns : int, default 4
+        at most so many side by side
+    width : float, default 2.6
+        of one, in inches
+    height : float, default 2.2
+
+    Returns
+    -------
+    np.ndarray
+        (n,) of Axes
+    """
     if n < 1 or columns < 1:
         raise ValueError(f"n={n} and columns={columns}: both must be at least 1")
     columns = min(n, columns)
@@ -254,6 +355,13 @@ def save(
     """Write a picture, making its folder if need be, and close it.
 
     Raises ValueError for an unknown ending.
+
+    Parameters
+    ----------
+    figure
+        a Figure, or Axes of one
+    path
+        of the file; its ending (png, svg, pdf) decides the format
     """
     figure, path = getattr(figure, "figure", figure), Path(path)
     known = sorted(figure.canvas.get_supported_filetypes())

@@ -14,7 +14,15 @@ def unrolled_rnn(
     words=("the", "door", "opens"),     # what the network reads
     outputs=None,                       # one text for each word, or None; default: none at all
 ) -> Drawing:
-    """A recurrent network as a loop, and unrolled: the same cell once for each word, with states between."""
+    """A recurrent network as a loop, and unrolled: the same cell once for each word, with states between.
+
+    Parameters
+    ----------
+    words : default ("the", "door", "opens")
+        what the network reads
+    outputs : default None
+        one text for each word, or None; default: none at all
+    """
     top = 60 if outputs else 0
     d = Drawing(800, 270 + top, "A recurrent network, as a loop and unrolled in time")
     loop = box(d, 75, 145, "cell", "state", w=64, h=44, bold=True)
@@ -83,6 +91,11 @@ def gru_cell(
     """A GRU cell: one gate mixes old state and proposal, one hides part of the old state from the proposal.
 
     Raises ValueError if reset is neither "after" nor "before".
+
+    Parameters
+    ----------
+    reset : str, default "after"
+        the matrix, as in PyTorch; or "before" it, as in the paper
     """
     if reset not in ("after", "before"):
         raise ValueError(f'reset must be "after" or "before", not {reset!r}')
@@ -118,7 +131,16 @@ def gradient_flow(
     carried: float = 0.97,      # the same along an LSTM's carry: what the forget gate lets through
     steps: int = 6,
 ) -> Drawing:
-    """The gradient on its way back: an RNN loses a share of it at every step, an LSTM's carry hardly any."""
+    """The gradient on its way back: an RNN loses a share of it at every step, an LSTM's carry hardly any.
+
+    Parameters
+    ----------
+    kept : float, default 0.6
+        share of the gradient that one step back leaves in an RNN
+    carried : float, default 0.97
+        the same along an LSTM's carry: what the forget gate lets through
+    steps : int, default 6
+    """
     d = Drawing(800, 350, "The gradient on its way back in time, in an RNN and along an LSTM's carry")
     xs = spread([50] * steps + [64], 16, 784)
     notes(d, 16, {322: f"RNN: a step back goes through a matrix and a tanh. It keeps {kept:.0%}.",
@@ -143,7 +165,17 @@ def encoder_decoder(
     start: str = "BOS",                 # the token in place of a first word
     end: str = "EOS",                   # the token that says: done
 ) -> Drawing:
-    """One network reads the source into one vector; another starts from it and writes word after word."""
+    """One network reads the source into one vector; another starts from it and writes word after word.
+
+    Parameters
+    ----------
+    source : default ("Ram", "went", "to", "school")
+    target : default ("raam", "paathashaalaa", "gayaa")
+    start : str, default "BOS"
+        the token in place of a first word
+    end : str, default "EOS"
+        the token that says: done
+    """
     d = Drawing(800, 320, "Encoder, one vector, and decoder, unrolled in time")
     inputs, outputs, n = (start, *target), (*target, end), len(source)
     widths = [max(text_width(word, 9) + 12, 48) for word in source] + [88]
@@ -204,7 +236,15 @@ def beam_tree(
     table: dict | None = None,  # {words so far: {next word: log-probability}}; default: EXAMPLE_TABLE
     beam: int = 2,              # how many sentences are kept at each step
 ) -> Drawing:
-    """A beam search as a tree: each step keeps the sentences with the largest sums and drops the grey."""
+    """A beam search as a tree: each step keeps the sentences with the largest sums and drops the grey.
+
+    Parameters
+    ----------
+    table : dict | None, default None
+        {words so far: {next word: log-probability}}; default: EXAMPLE_TABLE
+    beam : int, default 2
+        how many sentences are kept at each step
+    """
     table = EXAMPLE_TABLE if table is None else table
     steps = _beam_steps(table, beam)
     rows, last = max(len(sums) for sums, _ in steps), steps[-1][0]

@@ -27,7 +27,16 @@ def clocks(
     speeds=(1.0, 0.25, 0.0625),         # by how many radians each hand turns from one position to the next
     shown: int = 5,                     # the position that is pointed out
 ) -> Drawing:
-    """Each position is one reading of several clocks: a fast hand, a slower one, one that hardly moves."""
+    """Each position is one reading of several clocks: a fast hand, a slower one, one that hardly moves.
+
+    Parameters
+    ----------
+    positions : int, default 8
+    speeds : default (1.0, 0.25, 0.0625)
+        by how many radians each hand turns from one position to the next
+    shown : int, default 5
+        the position that is pointed out
+    """
     rows = len(speeds)
     d = Drawing(800, 76 * rows + 110, "Positions as the hands of clocks of different speeds")
     xs = spread([56] * positions, 160, 790)
@@ -49,7 +58,16 @@ def rotation(
     shift: int = 3,                     # how many positions further
     speed: float = 0.4,                 # radians by which the hand turns from one position to the next
 ) -> Drawing:
-    """Going on by some positions turns a hand by the same angle, wherever it starts: one matrix does it."""
+    """Going on by some positions turns a hand by the same angle, wherever it starts: one matrix does it.
+
+    Parameters
+    ----------
+    places : default (1, 4, 9)
+    shift : int, default 3
+        how many positions further
+    speed : float, default 0.4
+        radians by which the hand turns from one position to the next
+    """
     d = Drawing(800, 280, f"A shift by {shift} positions is the same rotation at every place")
     for x, p in zip(spread([180] * len(places), 60, 740), places):
         _clock(d, x, 150, 72, [(speed * p, "off"), (speed * (p + shift), "road")])
@@ -107,7 +125,18 @@ def transformer(
     layers: int = 6,
     start: str = "BOS",
 ) -> Drawing:
-    """The whole Transformer: the encoder reads once; the decoder writes a word, which comes back in."""
+    """The whole Transformer: the encoder reads once; the decoder writes a word, which comes back in.
+
+    Parameters
+    ----------
+    source : default ("Ram", "went", "to", "school")
+    target : default ("raam", "paathashaalaa")
+        the words written so far
+    word : str, default "gayaa"
+        the next one
+    layers : int, default 6
+    start : str, default "BOS"
+    """
     d = Drawing(800, 610, "The Transformer, with the loop from the next word back to the words so far")
     frame(d, 150, 260, 270, 180, f"{layers} layers", "source")
     frame(d, 480, 290, 270, 240, f"{layers} layers", "target")

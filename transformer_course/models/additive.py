@@ -44,7 +44,22 @@ def look_up(
     value: Tensor,                # (B, S, d_value)
     mask: Tensor | None = None,   # (B, S) bool, True = may attend
 ) -> tuple[Tensor, Tensor]:       # context (B, d_value), weights (B, S)
-    """Softmax over the real positions, then the mixture in these shares; zeros where no position is real."""
+    """Softmax over the real positions, then the mixture in these shares; zeros where no position is real.
+
+    Parameters
+    ----------
+    scores : Tensor
+        (B, S)
+    value : Tensor
+        (B, S, d_value)
+    mask : Tensor | None, default None
+        (B, S) bool, True = may attend
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        context (B, d_value), weights (B, S)
+    """
     if mask is None:
         weights = scores.softmax(-1)
     else:                                                # the product settles rows in which nothing is real
@@ -53,7 +68,17 @@ def look_up(
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-27
 class AdditiveAttention(nn.Module):
-    """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; zeros if none is real."""
+    """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; zeros if none is real.
+
+    Parameters
+    ----------
+    d_query : int
+        of the decoder's state
+    d_key : int
+        of an annotation
+    d_attention : int
+        A, where the two meet
+    """
 
     def __init__(
         self,
@@ -67,7 +92,12 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Parameter(torch.randn(d_attention) * d_attention**-0.5)   # v_a
 
     def project(self, key: Tensor) -> Tensor:   # (B, S, d_key) -> (B, S, A)
-        "U_a h_j, which stays the same for all words of the target."
+        """U_a h_j, which stays the same for all words of the target.
+
+        Shapes
+        ------
+        (B, S, d_key) -> (B, S, A)
+        """
         return self.key(key)
 
     def attend(
@@ -77,7 +107,24 @@ class AdditiveAttention(nn.Module):
         value: Tensor,                # (B, S, d_value)
         mask: Tensor | None = None,   # (B, S) bool, True = may attend
     ) -> tuple[Tensor, Tensor]:       # context (B, d_value), weights (B, S)
-        "Score, softmax, mix."
+        """Score, softmax, mix.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, d_query)
+        projected : Tensor
+            (B, S, A) from `project`
+        value : Tensor
+            (B, S, d_value)
+        mask : Tensor | None, default None
+            (B, S) bool, True = may attend
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            context (B, d_value), weights (B, S)
+        """
         return look_up(_AdditiveScores.apply(self.query(query), projected, self.score), value, mask)
 
     def forward(
@@ -97,6 +144,10 @@ class PlaceScore(nn.Module):
     """A control: the score depends on the place alone.
 
     With slope 0 all places that may be seen get the same weight; with STEEP the last of them gets all of it.
+
+    Shapes
+    ------
+    from one place to the next
     """
 
     def __init__(self, slope: float):   # from one place to the next
@@ -104,7 +155,12 @@ class PlaceScore(nn.Module):
         self.slope = slope
 
     def project(self, memory: Tensor) -> Tensor:   # (B, S, d_key) -> (B, S, 0)
-        "Nothing needs to be prepared."
+        """Nothing needs to be prepared.
+
+        Shapes
+        ------
+        (B, S, d_key) -> (B, S, 0)
+        """
         return memory[..., :0]
 
     def forward(self, query: Tensor, projected: Tensor) -> Tensor:   # (B, …, d_query), (B, S, 0) -> (B, …, S)
@@ -113,14 +169,24 @@ class PlaceScore(nn.Module):
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-30
 class ControlAttention(nn.Module):
-    """Attention with a score that does not depend on the query; the rest is `AdditiveAttention`'s."""
+    """Attention with a score that does not depend on the query; the rest is `AdditiveAttention`'s.
+
+    Shapes
+    ------
+    such as a PlaceScore
+    """
 
     def __init__(self, score: nn.Module):   # such as a PlaceScore
         super().__init__()
         self.score = score
 
     def project(self, key: Tensor) -> Tensor:   # (B, S, d_key) -> (B, S, 0)
-        "What the score needs of the annotations."
+        """What the score needs of the annotations.
+
+        Shapes
+        ------
+        (B, S, d_key) -> (B, S, 0)
+        """
         return self.score.project(key)
 
     def attend(
@@ -130,7 +196,24 @@ class ControlAttention(nn.Module):
         value: Tensor,                # (B, S, d_value)
         mask: Tensor | None = None,   # (B, S) bool, True = may attend
     ) -> tuple[Tensor, Tensor]:       # context (B, d_value), weights (B, S)
-        "Score, softmax, mix."
+        """Score, softmax, mix.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, d_query)
+        projected : Tensor
+            (B, S, 0) from `project`
+        value : Tensor
+            (B, S, d_value)
+        mask : Tensor | None, default None
+            (B, S) bool, True = may attend
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            context (B, d_value), weights (B, S)
+        """
         return look_up(self.score(query, projected), value, mask)
 
 
@@ -143,7 +226,19 @@ ATTENTIONS = {
 # %% ../../nbs/lessons/14_additive.ipynb #cell-37
 @dataclass(frozen=True)
 class State:
-    """What decoding needs to know: the decoder's state, and the source to look back at."""
+    """What decoding needs to know: the decoder's state, and the source to look back at.
+
+    Parameters
+    ----------
+    hidden : Tensor
+        (N, H) s_{t-1}
+    memory : Tensor
+        (N, S, 2H) annotations
+    projected : Tensor
+        (N, S, A) U_a h_j
+    mask : Tensor
+        (N, S) True at real source tokens
+    """
 
     hidden: Tensor      # (N, H) s_{t-1}
     memory: Tensor      # (N, S, 2H) annotations
@@ -151,7 +246,12 @@ class State:
     mask: Tensor        # (N, S) True at real source tokens
 
     def select(self, rows: Tensor) -> "State":   # (N',) indices of rows, in any order, repeats allowed
-        "The state of the chosen rows."
+        """The state of the chosen rows.
+
+        Shapes
+        ------
+        (N',) indices of rows, in any order, repeats allowed
+        """
         return type(self)(*(getattr(self, part.name).index_select(0, rows) for part in fields(self)))
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-38
@@ -160,6 +260,30 @@ class AdditiveSeq2Seq(nn.Module):
 
     Keeps the course's translator protocol: forward, loss, start, step, alignment.
     Raises ValueError for an unknown score, or a size that is not positive.
+
+    Parameters
+    ----------
+    src_vocab : int
+        words of the source vocabulary
+    tgt_vocab : int
+        V
+    d_model : int, default 128
+        D, of the embeddings
+    d_hidden : int, default 128
+        H, of the decoder and of each direction of the encoder
+    d_attention : int | None, default None
+        A; default: d_hidden
+    n_layers : int, default 1
+        of the encoder
+    dropout : float, default 0.1
+        on embeddings, between layers, before the output
+    tied : bool, default True
+        output = target embedding (= source embedding if the sizes agree)
+    score : str, default "additive"
+        or a control that cannot choose: "uniform", "last"
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(
@@ -197,7 +321,12 @@ class AdditiveSeq2Seq(nn.Module):
         return self.dropout(vectors_of(table, tokens) * math.sqrt(self.d_model))
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
-        "The word that each target begins with."
+        """The word that each target begins with.
+
+        Shapes
+        ------
+        (N, S) -> (N,)
+        """
         return torch.full((len(src),), self.bos_id, device=src.device)
 
     def start(self, src: Tensor) -> State:
@@ -216,7 +345,19 @@ class AdditiveSeq2Seq(nn.Module):
         state: State,
         tgt_in: Tensor,                      # (B, T) words to read
     ) -> tuple[Tensor, Tensor, State]:       # for the output (B, T, D), weights (B, T, S), the next state
-        "Attend, then step, for each word in turn."
+        """Attend, then step, for each word in turn.
+
+        Parameters
+        ----------
+        state : State
+        tgt_in : Tensor
+            (B, T) words to read
+
+        Returns
+        -------
+        tuple[Tensor, Tensor, State]
+            for the output (B, T, D), weights (B, T, S), the next state
+        """
         words = self.embed(self.tgt_embedding, tgt_in)                                       # (B, T, D)
         for_words, for_context = self.cell.weight_ih.split([self.d_model, state.memory.shape[-1]], dim=1)
         gates = F.linear(words.transpose(0, 1), for_words, self.cell.bias_ih)                # (T, B, 3H)
@@ -240,7 +381,17 @@ class AdditiveSeq2Seq(nn.Module):
         tgt: Tensor,               # (B, T + 1) BOS … EOS, padded
         smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
-        "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
+        """Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once.
+
+        Parameters
+        ----------
+        src : Tensor
+            (B, S)
+        tgt : Tensor
+            (B, T + 1) BOS … EOS, padded
+        smoothing : float | tuple[float, ...], default 0.1
+            of the labels; with several, as many losses
+        """
         check_texts(type(self).__name__, src=src, tgt=tgt)
         read, weights, last = self.decode(self.start(src), tgt[:, :-1])
         return projected_loss(read, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)
@@ -256,14 +407,33 @@ class AdditiveSeq2Seq(nn.Module):
         src: Tensor,   # (B, S)
         tgt: Tensor,   # (B, T + 1) BOS … EOS, padded
     ) -> Tensor:       # (B, T, S); row t is the one that predicts tgt[:, t + 1]
-        "Attention weights."
+        """Attention weights.
+
+        Parameters
+        ----------
+        src : Tensor
+            (B, S)
+        tgt : Tensor
+            (B, T + 1) BOS … EOS, padded
+
+        Returns
+        -------
+        Tensor
+            (B, T, S); row t is the one that predicts tgt[:, t + 1]
+        """
         check_texts(type(self).__name__, src=src, tgt=tgt)
         return self.decode(self.start(src), tgt[:, :-1])[1]
 
 # %% ../../nbs/lessons/14_additive.ipynb #cell-56
 @dataclass(frozen=True)
 class CoverageState(State):
-    """The state, and how much of each source word has been looked at."""
+    """The state, and how much of each source word has been looked at.
+
+    Parameters
+    ----------
+    covered : Tensor
+        (N, S) sum of the weights so far
+    """
 
     covered: Tensor     # (N, S) sum of the weights so far
 

@@ -40,7 +40,19 @@ def _numbers(sentences) -> dict[str, int]:
 # %% ../../nbs/lessons/13_alignment.ipynb #cell-16
 @dataclass(frozen=True)
 class Table:
-    """t(f | e) for the pairs of words that were ever seen in one sentence pair."""
+    """t(f | e) for the pairs of words that were ever seen in one sentence pair.
+
+    Parameters
+    ----------
+    source : dict[str, int]
+        e -> number; 0 is the empty word
+    target : dict[str, int]
+        f -> number
+    keys : Tensor
+        (P,) rising, e * (F + 1) + f
+    values : Tensor
+        (P,) t(f | e), sums to one over f
+    """
 
     source: dict[str, int]      # e -> number; 0 is the empty word
     target: dict[str, int]      # f -> number
@@ -48,7 +60,12 @@ class Table:
     values: Tensor              # (P,) t(f | e), sums to one over f
 
     def codes(self, source: Words, target: Words) -> Tensor:   # (T, S + 1); -1 for a word that was never seen
-        "What to look up for a sentence pair; column 0 is the empty word."
+        """What to look up for a sentence pair; column 0 is the empty word.
+
+        Shapes
+        ------
+        (T, S + 1); -1 for a word that was never seen
+        """
         e = torch.tensor([0] + [self.source.get(word, -1) for word in source])
         f = torch.tensor([self.target.get(word, -1) for word in target])[:, None]
         return torch.where((e < 0) | (f < 0), -1, e * (len(self.target) + 1) + f)
@@ -85,7 +102,16 @@ def _without_empty(table: Table) -> Table:
 # %% ../../nbs/lessons/13_alignment.ipynb #cell-18
 @dataclass(frozen=True)
 class Model1:
-    """IBM Model 1: every target word comes from one source word, or from the empty one, whatever its place [Brown et al. 1993]."""
+    """IBM Model 1: every target word comes from one source word, or from the empty one, whatever its place [Brown et al. 1993].
+
+    Parameters
+    ----------
+    table : Table
+    log_likelihoods : list[float]
+        of the corpus, before each round of EM and after the last
+    empty : bool, default True
+        may a target word come from nothing?
+    """
 
     table: Table
     log_likelihoods: list[float]     # of the corpus, before each round of EM and after the last
@@ -99,7 +125,19 @@ class Model1:
         seed: int | None = None,      # None: start from equal probabilities; else from random ones
         empty: bool = True,           # False: leave out the empty word, so that every target word has a source
     ) -> "Model1":
-        """Learn t(f | e) by expectation maximisation. Raises ValueError for no pairs, or a pair with an empty side."""
+        """Learn t(f | e) by expectation maximisation. Raises ValueError for no pairs, or a pair with an empty side.
+
+        Parameters
+        ----------
+        pairs : Sequence[Sentences]
+            (source words, target words)
+        iterations : int, default 10
+            rounds of EM
+        seed : int | None, default None
+            None: start from equal probabilities; else from random ones
+        empty : bool, default True
+            False: leave out the empty word, so that every target word has a source
+        """
         _check(pairs, iterations)
         table, places = _new_table(pairs)
         if seed is not None:
@@ -194,6 +232,22 @@ def forward_backward(
 
     A word from nothing leaves the place of the last one from something as it was, so all that must be
     carried along is that place.
+
+    Parameters
+    ----------
+    emission : Tensor
+        (B, T, S + 1): t(f_j | e_i), in column 0 that of the empty word
+    jumps : Tensor
+        (S + 1, S + 1): p(i | last i), row 0 from the start
+    empty : float
+        probability that a target word comes from nothing
+    mask : Tensor
+        (B, T) True at target words
+
+    Returns
+    -------
+    tuple[Tensor, Tensor, Tensor]
+        p(j comes from i | all) (B, T, S + 1), expected jumps (S + 1, S + 1), log p (B,)
     """
     B, T, size = emission.shape
     word, nothing = emission.clone(), emission[:, :, 0] * empty                                  # (B, T, S + 1), (B, T)
@@ -254,7 +308,18 @@ def _expect(table: Table, jumps: Tensor, empty: float, places, batches) -> tuple
 # %% ../../nbs/lessons/13_alignment.ipynb #cell-38
 @dataclass(frozen=True)
 class HMM:
-    """Hidden Markov alignment: a target word's source word is near the one before it [Vogel et al. 1996]."""
+    """Hidden Markov alignment: a target word's source word is near the one before it [Vogel et al. 1996].
+
+    Parameters
+    ----------
+    table : Table
+    jumps : Tensor
+        (2 L + 1,) weights of the widths -L ... L
+    empty : float
+        probability that a target word comes from nothing
+    log_likelihoods : list[float]
+        of the corpus, before each round of EM and after the last
+    """
 
     table: Table
     jumps: Tensor                    # (2 L + 1,) weights of the widths -L ... L
@@ -269,7 +334,19 @@ class HMM:
         start: Model1 | None = None,    # whose t(f | e) to start from, fitted on the same pairs; default: five rounds
         empty: float | None = 0.2,      # probability that a target word comes from nothing; None: learn it too
     ) -> "HMM":
-        """Learn words and jumps by EM. Raises ValueError as `Model1.fit`, and for empty outside 0 to 1."""
+        """Learn words and jumps by EM. Raises ValueError as `Model1.fit`, and for empty outside 0 to 1.
+
+        Parameters
+        ----------
+        pairs : Sequence[Sentences]
+            (source words, target words)
+        iterations : int, default 5
+            rounds of EM
+        start : Model1 | None, default None
+            whose t(f | e) to start from, fitted on the same pairs; default: five rounds
+        empty : float | None, default 0.2
+            probability that a target word comes from nothing; None: learn it too
+        """
         _check(pairs, iterations)
         if empty is not None and not 0 < empty < 1:
             raise ValueError(f"empty={empty} must be a probability between 0 and 1, or None")
@@ -324,7 +401,17 @@ def symmetrise(
     backward: Links,            # from one of source given target, turned round: (source word, target word)
     method: str = "grow-diag-final-and",   # or "intersection", "union", "grow-diag"
 ) -> Links:
-    """Join the alignments of two directions [Och & Ney 2003; Koehn et al. 2005]. Raises ValueError for an unknown method."""
+    """Join the alignments of two directions [Och & Ney 2003; Koehn et al. 2005]. Raises ValueError for an unknown method.
+
+    Parameters
+    ----------
+    forward : Links
+        from a model of target given source
+    backward : Links
+        from one of source given target, turned round: (source word, target word)
+    method : str, default "grow-diag-final-and"
+        or "intersection", "union", "grow-diag"
+    """
     known = ("intersection", "union", "grow-diag", "grow-diag-final-and")
     if method not in known:
         raise ValueError(f"method must be one of {', '.join(known)}, not {method!r}")

@@ -30,7 +30,28 @@ def plain_attention(
     bias: Tensor | None = None,   # broadcasts to (..., T, S); added to the scaled scores
     dropout: float = 0.0,         # probability of dropping a weight
 ) -> tuple[Tensor, Tensor]:       # output (..., T, K), weights (..., T, S) before dropout
-    """Scaled dot-product attention [Vaswani et al. 2017, eq. 1]; a row that may see nothing gives zeros."""
+    """Scaled dot-product attention [Vaswani et al. 2017, eq. 1]; a row that may see nothing gives zeros.
+
+    Parameters
+    ----------
+    query : Tensor
+        (..., T, K)
+    key : Tensor
+        (..., S, K)
+    value : Tensor
+        (..., S, K)
+    mask : Tensor | None, default None
+        bool, broadcasts to (..., T, S); True = may attend
+    bias : Tensor | None, default None
+        broadcasts to (..., T, S); added to the scaled scores
+    dropout : float, default 0.0
+        probability of dropping a weight
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        output (..., T, K), weights (..., T, S) before dropout
+    """
     _check_fit(query, key, value, mask)
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)      # (..., T, S)
     if bias is not None:
@@ -60,6 +81,28 @@ def attention(
     """`plain_attention`, or PyTorch's fused kernel where that is faster and nobody asks for the weights.
 
     Raises ValueError if the mask is not boolean, or the shapes do not fit one another.
+
+    Parameters
+    ----------
+    query : Tensor
+        (..., T, K)
+    key : Tensor
+        (..., S, K)
+    value : Tensor
+        (..., S, K)
+    mask : Tensor | None, default None
+        bool, broadcasts to (..., T, S); True = may attend
+    bias : Tensor | None, default None
+        broadcasts to (..., T, S); added to the scaled scores
+    dropout : float, default 0.0
+        probability of dropping a weight (pass 0 outside training)
+    need_weights : bool, default False
+        return the weights too (before dropout)
+
+    Returns
+    -------
+    tuple[Tensor, Tensor | None]
+        output (..., T, K), weights (..., T, S) or None
     """
     if not need_weights and not _plain_is_faster(query, key):
         return _fused_attention(query, key, value, mask, bias, dropout), None
@@ -140,6 +183,25 @@ class MultiHeadAttention(nn.Module):
         """Attend in every head, put the answers side by side, and mix them.
 
         Raises ValueError if the mask has three dimensions: (B, T, S) would be read as (H, T, S).
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, H, T, K)
+        key : Tensor
+            (B, H, S, K)
+        value : Tensor
+            (B, H, S, K)
+        mask : Tensor | None, default None
+            broadcasts to (B, H, T, S); True = may attend
+        bias : Tensor | None, default None
+            broadcasts to (B, H, T, S); added to the scaled scores
+        need_weights : bool, default False
+
+        Returns
+        -------
+        tuple[Tensor, Tensor | None]
+            (B, T, D), weights (B, H, T, S) or None
         """
         if mask is not None and mask.dim() == 3:
             raise ValueError(f"MultiHeadAttention: a mask of shape {tuple(mask.shape)} has no axis for the "
@@ -151,7 +213,14 @@ class MultiHeadAttention(nn.Module):
 
 # %% ../../nbs/lessons/20_attention.ipynb #cell-57
 class SelfAttention(nn.Module):
-    """A sequence that attends to itself, in one pass or continuing from a cache."""
+    """A sequence that attends to itself, in one pass or continuing from a cache.
+
+    Parameters
+    ----------
+    heads : MultiHeadAttention
+    positions : PositionsInAttention | None, default None
+        act on queries, keys and scores (lesson 21a)
+    """
 
     def __init__(
         self,
@@ -186,14 +255,24 @@ class SelfAttention(nn.Module):
 
 # %% ../../nbs/lessons/20_attention.ipynb #cell-58
 class CrossAttention(nn.Module):
-    """A sequence that attends to another one, the source."""
+    """A sequence that attends to another one, the source.
+
+    Shapes
+    ------
+    made with cross=True
+    """
 
     def __init__(self, heads: MultiHeadAttention):   # made with cross=True
         super().__init__()
         self.heads = heads
 
     def project_source(self, memory: Tensor) -> KeyValue:   # (B, S, D)
-        "Keys and values of the source, once for the whole sentence."
+        """Keys and values of the source, once for the whole sentence.
+
+        Shapes
+        ------
+        (B, S, D)
+        """
         return self.heads.project_source(memory)
 
     def forward(
@@ -218,6 +297,17 @@ def attention_weights(
     counts whose `forward` takes `need_weights` and returns output and weights. Afterwards the model is as
     before, after an error too. Do not share the model with other threads meanwhile. What `torch.compile` has
     compiled before keeps no weights.
+
+    Parameters
+    ----------
+    model : nn.Module
+    ending : str, default ""
+        only of attentions whose names end with it, such as "cross_attention"
+
+    Returns
+    -------
+    Iterator[dict[str, Tensor]]
+        by name, weights (B, H, T, S) of the latest call
     """
     weights, hooks = {}, []
     try:

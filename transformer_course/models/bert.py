@@ -23,7 +23,22 @@ from .transformer import Encoder, EncoderLayer
 
 # %% ../../nbs/lessons/32_bert.ipynb #cell-20
 class BertEmbedding(nn.Module):
-    """The vector of a word, of its position and of its segment, added up [Devlin et al. 2019, fig. 2]."""
+    """The vector of a word, of its position and of its segment, added up [Devlin et al. 2019, fig. 2].
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int
+        D
+    max_len : int
+        longest text
+    segments : int
+        kinds of segments
+    dropout : float
+    eps : float
+        of the norm
+    """
 
     def __init__(
         self,
@@ -66,6 +81,32 @@ class Bert(nn.Module):
     Raises ValueError if a size is not a positive whole number, or padding has no id. Called, it does so for a
     text that is too long and, on a CPU, for an id or a segment that is not known. A GPU would have to wait to
     know: there an unknown id is an error of the device, which comes later.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int, default 128
+        D
+    n_heads : int, default 4
+        H
+    n_layers : int, default 4
+    d_ff : int | None, default None
+        F; None: 4 D
+    dropout : float, default 0.1
+        on embeddings and sublayer outputs
+    attention_dropout : float, default 0.0
+        on the attention weights
+    max_len : int, default 128
+        longest text
+    segments : int, default 2
+        kinds of segments
+    activation : Callable[[Tensor], Tensor], default F.gelu
+    eps : float, default 1e-12
+        of all norms
+    pooler : bool, default True
+        has a vector for the whole text, too
+    pad_id : int, default PAD
     """
 
     def __init__(
@@ -111,7 +152,20 @@ class Bert(nn.Module):
         tokens: Tensor,                    # (B, S) ids [CLS] … [SEP] (… [SEP]), padded
         segments: Tensor | None = None,    # (B, S) of each word; None: all words are of segment 0
     ) -> Tensor:                           # (B, S, D)
-        "A vector for each word, which has read all the others."
+        """A vector for each word, which has read all the others.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            (B, S) ids [CLS] … [SEP] (… [SEP]), padded
+        segments : Tensor | None, default None
+            (B, S) of each word; None: all words are of segment 0
+
+        Returns
+        -------
+        Tensor
+            (B, S, D)
+        """
         check_tokens("Bert", tokens=tokens)
         mask = padding_mask(tokens, self.pad_id)[:, None, None]             # (B, 1, 1, S)
         return self.stack(self.embedding(tokens, segments), mask)
@@ -169,6 +223,24 @@ class BertForPreTraining(nn.Module):
         """Cross-entropy of the hidden words, mean over them, plus that of the second task, mean over texts.
 
         Raises ValueError if no word is hidden.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            (B, S)
+        segments : Tensor
+            (B, S)
+        targets : Tensor
+            (B, S) the true ids of the hidden words, -1 elsewhere
+        is_random : Tensor
+            (B,) 0: the second segment follows the first, 1: it does not
+        smoothing : float | tuple[float, ...], default 0.0
+            of the words' labels
+
+        Returns
+        -------
+        Tensor
+            scalar; of n smoothings (n,)
         """
         _check_shape("targets", targets, tokens)
         if is_random.shape != tokens.shape[:1]:
@@ -183,7 +255,16 @@ class BertForPreTraining(nn.Module):
 
 
 class MaskedHead(nn.Module):
-    """From the vectors of hidden words to a score for each word of the vocabulary."""
+    """From the vectors of hidden words to a score for each word of the vocabulary.
+
+    Parameters
+    ----------
+    table : nn.Embedding
+        (V, D), the encoder's: the output shares it
+    activation : Callable[[Tensor], Tensor], default F.gelu
+    eps : float, default 1e-12
+        of the norm
+    """
 
     def __init__(
         self,
@@ -197,7 +278,12 @@ class MaskedHead(nn.Module):
         self.activation, self.output = activation, Output(table, bias=True)
 
     def transformed(self, vectors: Tensor) -> Tensor:   # (..., D) -> (..., D)
-        "What the output multiplies with the table."
+        """What the output multiplies with the table.
+
+        Shapes
+        ------
+        (..., D) -> (..., D)
+        """
         return self.norm(self.activation(self.dense(vectors)))
 
     def forward(self, vectors: Tensor) -> Tensor:   # (..., D) -> logits (..., V)
@@ -209,7 +295,21 @@ class MaskedHead(nn.Module):
         target: Tensor,      # (N,) ids
         smoothing: float | tuple[float, ...] = 0.0,
     ) -> Tensor:             # scalar; of n smoothings (n,)
-        "Cross-entropy, mean over the words."
+        """Cross-entropy, mean over the words.
+
+        Parameters
+        ----------
+        vectors : Tensor
+            (N, D)
+        target : Tensor
+            (N,) ids
+        smoothing : float | tuple[float, ...], default 0.0
+
+        Returns
+        -------
+        Tensor
+            scalar; of n smoothings (n,)
+        """
         return self.output.loss(self.transformed(vectors), target, smoothing, pad_id=-1)
 
 # %% ../../nbs/lessons/32_bert.ipynb #cell-27
@@ -217,6 +317,14 @@ class TextClassifier(nn.Module):
     """A pre-trained encoder with one new matrix on its pooler, to be fine-tuned [Devlin et al. 2019, §4].
 
     Raises ValueError if the encoder has no pooler, or classes is not a whole number from 2.
+
+    Parameters
+    ----------
+    bert : Bert
+    classes : int, default 2
+        C
+    dropout : float, default 0.1
+        on the vector of the text
     """
 
     def __init__(
@@ -241,7 +349,20 @@ class TextClassifier(nn.Module):
         tokens: Tensor,                    # (B, S)
         segments: Tensor | None = None,    # (B, S)
     ) -> Tensor:                           # (B, C)
-        "Scores of the classes."
+        """Scores of the classes.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            (B, S)
+        segments : Tensor | None, default None
+            (B, S)
+
+        Returns
+        -------
+        Tensor
+            (B, C)
+        """
         return self.output(self.dropout(self.bert.pooler(self.bert(tokens, segments))))
 
     def loss(
@@ -250,7 +371,22 @@ class TextClassifier(nn.Module):
         segments: Tensor | None,    # (B, S)
         labels: Tensor,             # (B,)
     ) -> Tensor:                    # scalar
-        "Cross-entropy, mean over the texts."
+        """Cross-entropy, mean over the texts.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            (B, S)
+        segments : Tensor | None
+            (B, S)
+        labels : Tensor
+            (B,)
+
+        Returns
+        -------
+        Tensor
+            scalar
+        """
         scores = self(tokens, segments).float()                                  # (B, C)
         check_labels("TextClassifier", labels, scores)
         return F.cross_entropy(scores, labels)

@@ -14,7 +14,20 @@ from .functional import Dropout
 
 # %% ../../nbs/lessons/22_blocks.ipynb #cell-12
 class FeedForward(nn.Module):
-    """Two linear maps with a rectifier between, the same at every position [Vaswani et al. 2017, eq. 2]."""
+    """Two linear maps with a rectifier between, the same at every position [Vaswani et al. 2017, eq. 2].
+
+    Parameters
+    ----------
+    d_model : int
+        D
+    d_ff : int
+        F
+    dropout : float, default 0.0
+        on the F hidden values
+    activation : Callable[[Tensor], Tensor], default nn.functional.relu
+    bias : bool, default True
+        in both maps
+    """
 
     def __init__(
         self,
@@ -36,6 +49,10 @@ def is_pre_norm(norm: str) -> bool:   # "post" as in the paper, or "pre"
     """Whether the norms stand before the sublayers [Xiong et al. 2020] instead of after them.
 
     Raises ValueError for another name.
+
+    Shapes
+    ------
+    "post" as in the paper, or "pre"
     """
     if norm not in ("post", "pre"):
         raise ValueError(f'norm must be "post" or "pre", not {norm!r}')

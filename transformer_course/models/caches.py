@@ -25,6 +25,13 @@ class KeyValueCache:
     """Keys and values of the words so far; an empty cache has none.
 
     `append` binds new tensors and writes into none, so a `copy.copy` of the cache stays as it was.
+
+    Parameters
+    ----------
+    keys : Tensor | None, default None
+        (B, H, t, K)
+    values : Tensor | None, default None
+        (B, H, t, K)
     """
 
     keys: Tensor | None = None     # (B, H, t, K)
@@ -36,14 +43,24 @@ class KeyValueCache:
         return 0 if self.keys is None else self.keys.shape[2]
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:   # (B, H, T, K) each
-        "Keep T more words; return the keys and values of all words so far, (B, H, t + T, K) each."
+        """Keep T more words; return the keys and values of all words so far, (B, H, t + T, K) each.
+
+        Shapes
+        ------
+        (B, H, T, K) each
+        """
         if self.keys is not None:
             key, value = torch.cat((self.keys, key), dim=2), torch.cat((self.values, value), dim=2)
         self.keys, self.values = key, value
         return key, value
 
     def select(self, rows: Tensor) -> "KeyValueCache":   # (B',) indices, repeats allowed
-        "A new cache of the chosen rows."
+        """A new cache of the chosen rows.
+
+        Shapes
+        ------
+        (B',) indices, repeats allowed
+        """
         if self.keys is None:
             return KeyValueCache()
         return KeyValueCache(self.keys.index_select(0, rows), self.values.index_select(0, rows))
@@ -51,7 +68,17 @@ class KeyValueCache:
 # %% ../../nbs/library/models/09a_caches.ipynb #cell-8
 @dataclass(frozen=True, eq=False)
 class State:
-    """What decoding needs to know: the words so far and, in a translator, the source."""
+    """What decoding needs to know: the words so far and, in a translator, the source.
+
+    Parameters
+    ----------
+    caches : list[Cache]
+        for each layer, the words of N hypotheses
+    source : Sequence[KeyValue], default ()
+        for each layer, (N, H, S, K); a language model has none
+    source_mask : Tensor | None, default None
+        (N, 1, 1, S)
+    """
 
     caches: list[Cache]                   # for each layer, the words of N hypotheses
     source: Sequence[KeyValue] = ()       # for each layer, (N, H, S, K); a language model has none
@@ -73,7 +100,12 @@ class State:
         return replace(self, caches=[copy(cache) for cache in self.caches])
 
     def select(self, rows: Tensor) -> "State":   # (N',) indices, in any order, repeats allowed
-        "The state of the chosen hypotheses."
+        """The state of the chosen hypotheses.
+
+        Shapes
+        ------
+        (N',) indices, in any order, repeats allowed
+        """
         source = [(key.index_select(0, rows), value.index_select(0, rows)) for key, value in self.source]
         mask = None if self.source_mask is None else self.source_mask.index_select(0, rows)
         return State([cache.select(rows) for cache in self.caches], source, mask)

@@ -20,6 +20,25 @@ class SentenceClassifier(nn.Module):
     """Read a sentence, then score its classes.
 
     Raises ValueError for an unknown pooling or kind of cell, or a size that is not positive.
+
+    Parameters
+    ----------
+    words : int
+        V
+    classes : int, default 2
+        C
+    d_model : int, default 64
+        D, of the embeddings
+    d_hidden : int, default 64
+        H, of each direction
+    cell : str, default "gru"
+        or "lstm", "rnn"
+    bidirectional : bool, default False
+    pooling : str, default "last"
+        each direction's notes after its last word; or "mean" of all notes
+    dropout : float, default 0.1
+        on embeddings and on what the scores are made from
+    pad_id : int, default PAD
     """
 
     def __init__(
@@ -49,7 +68,12 @@ class SentenceClassifier(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids, padded -> (B, C)
-        "Scores of the classes; their softmax is the classes' probability."
+        """Scores of the classes; their softmax is the classes' probability.
+
+        Shapes
+        ------
+        (B, T) ids, padded -> (B, C)
+        """
         mask = padding_mask(tokens, self.pad_id)
         words = self.dropout(vectors_of(self.embedding, tokens))                  # (B, T, D)
         outputs, final = self.layers(words, mask)                                 # outputs: zero at padding
@@ -60,7 +84,12 @@ class SentenceClassifier(nn.Module):
         return self.output(self.dropout(pooled))
 
     def loss(self, tokens: Tensor, labels: Tensor) -> Tensor:   # (B, T), (B,) -> scalar
-        "Cross-entropy, mean over the sentences."
+        """Cross-entropy, mean over the sentences.
+
+        Shapes
+        ------
+        (B, T), (B,) -> scalar
+        """
         scores = self(tokens).float()                                             # (B, C)
         check_labels("SentenceClassifier", labels, scores)
         return F.cross_entropy(scores, labels)

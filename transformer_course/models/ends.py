@@ -22,6 +22,13 @@ def embedding_table(
     """Vectors small enough to be output weights; multiplied by √D they have variance 1 as inputs.
 
     Raises ValueError for a size that is not a positive whole number.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int
+        D
     """
     check_sizes("embedding_table", vocab_size=vocab_size, d_model=d_model)
     table = nn.Embedding(vocab_size, d_model)
@@ -36,6 +43,18 @@ def vectors_of(
     """The rows of some words. On a CPU it raises ValueError for ids that the table does not have.
 
     A GPU would have to wait for such a look; there PyTorch's own error comes later.
+
+    Parameters
+    ----------
+    table : nn.Embedding
+        (V, D)
+    tokens : Tensor
+        (...) ids
+
+    Returns
+    -------
+    Tensor
+        (..., D)
     """
     try:
         return table(tokens)
@@ -46,7 +65,20 @@ def vectors_of(
 
 # %% ../../nbs/library/models/09_ends.ipynb #cell-9
 class Embedding(nn.Module):
-    """Words as vectors: the row times √D, plus the code of its position [Vaswani et al. 2017, §3.4, §3.5]."""
+    """Words as vectors: the row times √D, plus the code of its position [Vaswani et al. 2017, §3.4, §3.5].
+
+    Parameters
+    ----------
+    table : nn.Embedding
+        (V, D); two embeddings may share one
+    positions : nn.Module | None, default None
+        (start, length) -> (length, D); None: nothing is added
+    dropout : float, default 0.1
+    scaled : bool, default True
+        False: without √D, as GPT and BERT have it
+    norm : nn.Module | None, default None
+        before the dropout, as in BERT
+    """
 
     def __init__(
         self,
@@ -66,11 +98,21 @@ class Embedding(nn.Module):
         return self.table.weight
 
     def word_vectors(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, D)
-        "Scaled word vectors, without positions."
+        """Scaled word vectors, without positions.
+
+        Shapes
+        ------
+        (B, T) ids -> (B, T, D)
+        """
         return vectors_of(self.table, tokens) * self.scale
 
     def add_positions(self, vectors: Tensor, start: int = 0) -> Tensor:   # (B, T, D) -> (B, T, D)
-        "Add to each vector the code of its position; the first has position `start`. Then norm and dropout."
+        """Add to each vector the code of its position; the first has position `start`. Then norm and dropout.
+
+        Shapes
+        ------
+        (B, T, D) -> (B, T, D)
+        """
         if self.positions is not None:
             vectors = vectors + self.positions(start, vectors.shape[1])
         return self.dropout(vectors if self.norm is None else self.norm(vectors))
@@ -83,6 +125,13 @@ class Output(nn.Module):
     """From vectors to a score for each word; it may share the embedding's matrix [Press & Wolf 2017].
 
     Raises ValueError if the table has a bias of its own.
+
+    Parameters
+    ----------
+    table : nn.Module
+        its `weight` is (V, D): an nn.Embedding (tied) or an nn.Linear without bias
+    bias : bool, default False
+        a number for each word
     """
 
     def __init__(
@@ -111,5 +160,22 @@ class Output(nn.Module):
         smoothing: float | tuple[float, ...],    # of the labels
         pad_id: int,                             # targets that do not count
     ) -> Tensor:                                 # scalar; with n smoothings (n,)
-        "Label-smoothed cross-entropy, in chunks, so that the logits are never all in memory (lesson 05)."
+        """Label-smoothed cross-entropy, in chunks, so that the logits are never all in memory (lesson 05).
+
+        Parameters
+        ----------
+        vectors : Tensor
+            (..., D)
+        target : Tensor
+            (...) ids
+        smoothing : float | tuple[float, ...]
+            of the labels
+        pad_id : int
+            targets that do not count
+
+        Returns
+        -------
+        Tensor
+            scalar; with n smoothings (n,)
+        """
         return projected_loss(vectors, self.weight, self.bias, target, smoothing, pad_id)

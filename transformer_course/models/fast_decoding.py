@@ -27,13 +27,26 @@ ROOM = 16   # spare places per hypothesis in a new store; small: it is copied mo
 
 
 def forbid(allowed: Tensor, dtype: torch.dtype) -> Tensor:   # bool
-    "What to add to scores: 0 where attention is allowed, elsewhere so low a number that the weight is 0 next to any allowed one."
+    """What to add to scores: 0 where attention is allowed, elsewhere so low a number that the weight is 0 next to any allowed one.
+
+    Shapes
+    ------
+    bool
+    """
     return torch.zeros((), dtype=dtype, device=allowed.device).where(allowed, torch.finfo(dtype).min)
 
 # %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-11
 @dataclass(eq=False)
 class Store:
-    """Memory for keys and values, which several states may share; the first to go on writes into it."""
+    """Memory for keys and values, which several states may share; the first to go on writes into it.
+
+    Parameters
+    ----------
+    pairs : Tensor
+        (layers, 2, n, H, R, K) keys and values in R places
+    used : int
+        places that any state has taken
+    """
 
     pairs: Tensor   # (layers, 2, n, H, R, K) keys and values in R places
     used: int       # places that any state has taken
@@ -41,7 +54,18 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class SharedCache:
-    """Keys and values of n sentences with W hypotheses each: each generated word is stored once, however many have read it."""
+    """Keys and values of n sentences with W hypotheses each: each generated word is stored once, however many have read it.
+
+    Parameters
+    ----------
+    store : Store
+    read : Tensor
+        (n, W, R) True where a hypothesis has the word in its prefix
+    position : Tensor
+        (n, R) of each word in its sentence
+    count : int
+        places of the store that hold words of this state; the others are free, or another state's
+    """
 
     store: Store
     read: Tensor        # (n, W, R) True where a hypothesis has the word in its prefix
@@ -50,7 +74,12 @@ class SharedCache:
 
     @classmethod
     def empty(cls, like: Tensor) -> "SharedCache":   # (layers, 2, n, H, S, K)
-        "Room for words, and one hypothesis for each sentence."
+        """Room for words, and one hypothesis for each sentence.
+
+        Shapes
+        ------
+        (layers, 2, n, H, S, K)
+        """
         *sizes, n, H, S, K = like.shape
         read = torch.zeros(n, 1, ROOM, dtype=torch.bool, device=like.device)
         position = torch.zeros(n, ROOM, dtype=torch.long, device=like.device)
@@ -90,7 +119,12 @@ class SharedCache:
         return SharedCache(store, read, self.position.gather(1, chosen), most)
 
     def select(self, rows: Tensor) -> tuple["SharedCache", Tensor]:   # (N',) indices of the n W hypotheses
-        "The chosen hypotheses; and the sentence of each of their groups, (n',)."
+        """The chosen hypotheses; and the sentence of each of their groups, (n',).
+
+        Shapes
+        ------
+        (N',) indices of the n W hypotheses
+        """
         n, W, R = self.read.shape
         sentences, width = _groups(rows // W)
         read = self.read.flatten(0, 1)[rows].view(len(sentences), width, R)
@@ -108,7 +142,18 @@ def _groups(sentences: Tensor) -> tuple[Tensor, int]:   # (N',) of each row -> (
 # %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-12
 @dataclass(frozen=True, eq=False)
 class FastState:
-    """What decoding needs to know of n sentences with W hypotheses each."""
+    """What decoding needs to know of n sentences with W hypotheses each.
+
+    Parameters
+    ----------
+    source : Tensor
+        (layers, 2, n, H, S, K) keys and values
+    source_bias : Tensor
+        (n, 1, 1, S) what to add to the scores: 0 at real words
+    cache : SharedCache
+    length : int
+        words that each hypothesis has read
+    """
 
     source: Tensor        # (layers, 2, n, H, S, K) keys and values
     source_bias: Tensor   # (n, 1, 1, S) what to add to the scores: 0 at real words
@@ -116,7 +161,12 @@ class FastState:
     length: int           # words that each hypothesis has read
 
     def select(self, rows: Tensor) -> "FastState":   # (N',) indices of the n W hypotheses, in any order, repeats allowed
-        "The state of the chosen hypotheses."
+        """The state of the chosen hypotheses.
+
+        Shapes
+        ------
+        (N',) indices of the n W hypotheses, in any order, repeats allowed
+        """
         cache, sentences = self.cache.select(rows)
         if cache.store is self.cache.store:
             return replace(self, cache=cache)
@@ -133,7 +183,12 @@ def _onednn(weight: Tensor) -> Callable | None:
 
 
 class PackedLinear:
-    """A linear map for rows, x W + b, by whichever product is fastest."""
+    """A linear map for rows, x W + b, by whichever product is fastest.
+
+    Shapes
+    ------
+    (out, in), (out,)
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):   # (out, in), (out,)
         self.weight = weight.detach().t().contiguous()         # (in, out)
@@ -147,7 +202,12 @@ class PackedLinear:
 
 # %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-14
 def split_hypotheses(part: Tensor, n: int, W: int) -> Tensor:   # (n W, H, 1, K) -> (n, H, W, K)
-    "One position of each hypothesis, as W positions of each sentence."
+    """One position of each hypothesis, as W positions of each sentence.
+
+    Shapes
+    ------
+    (n W, H, 1, K) -> (n, H, W, K)
+    """
     N, H, one, K = part.shape
     return part.view(n, W, H, K).transpose(1, 2)
 
@@ -258,6 +318,13 @@ class FastDecoder:
     It copies the decoder's matrices and shares all other weights with the model: after any change to the weights, make a new one.
     With another dtype it copies the whole model. Raises ValueError for a model in training mode, and for one whose decoder has
     other parts than those of lessons 20 and 23.
+
+    Parameters
+    ----------
+    model : EncoderDecoder
+        in evaluation mode
+    dtype : torch.dtype | None, default None
+        of the weights and of all products; default: the model's own
     """
 
     def __init__(
@@ -280,12 +347,22 @@ class FastDecoder:
         return self.model.training
 
     def first(self, src: Tensor) -> Tensor:   # (B, S) -> (B,)
-        "The word that each target begins with."
+        """The word that each target begins with.
+
+        Shapes
+        ------
+        (B, S) -> (B,)
+        """
         return self.model.first(src)
 
     @torch.inference_mode()
     def start(self, src: Tensor) -> FastState:   # (B, S)
-        "Encode once: the state before the first word."
+        """Encode once: the state before the first word.
+
+        Shapes
+        ------
+        (B, S)
+        """
         memory, mask = self.model.encode(src)
         source = torch.stack([torch.stack(pair) for pair in self.model.decoder.project_source(memory)])
         source.mul_(mask.mT)                                    # a source without a word gives zeros, whatever its weights
@@ -298,6 +375,10 @@ class FastDecoder:
         """Read one word: logits (N, V) of the next, and the state after it.
 
         Raises ValueError if there is not one word for each hypothesis.
+
+        Shapes
+        ------
+        (N,) ids
         """
         n, W = state.cache.read.shape[:2]
         if len(token) != n * W:

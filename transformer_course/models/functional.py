@@ -16,7 +16,19 @@ def padding_mask(
     tokens: Tensor,   # (B, S) token ids
     pad_id: int,
 ) -> Tensor:          # (B, S) bool, True at real tokens
-    """Tell real tokens from padding."""
+    """Tell real tokens from padding.
+
+    Parameters
+    ----------
+    tokens : Tensor
+        (B, S) token ids
+    pad_id : int
+
+    Returns
+    -------
+    Tensor
+        (B, S) bool, True at real tokens
+    """
     return tokens != pad_id
 
 # %% ../../nbs/library/models/05_functional.ipynb #cell-10
@@ -24,7 +36,20 @@ def causal_mask(
     length: int,                                # T
     device: torch.device | str | None = None,   # where the mask will be used
 ) -> Tensor:                                    # (T, T) bool, True on and below the diagonal
-    """Allow each position to attend to itself and to earlier ones."""
+    """Allow each position to attend to itself and to earlier ones.
+
+    Parameters
+    ----------
+    length : int
+        T
+    device : torch.device | str | None, default None
+        where the mask will be used
+
+    Returns
+    -------
+    Tensor
+        (T, T) bool, True on and below the diagonal
+    """
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 # %% ../../nbs/library/models/05_functional.ipynb #cell-18
@@ -43,6 +68,20 @@ def dropout(
     """Zero each value with probability p and scale the rest to keep the mean [Srivastava et al. 2014, §4].
 
     Raises ValueError if p is not in [0, 1].
+
+    Parameters
+    ----------
+    x : Tensor
+        any shape
+    p : float
+        probability of zero, in [0, 1]; on a CPU rounded to 1/256
+    training : bool, default True
+        False: return x as it is
+
+    Returns
+    -------
+    Tensor
+        the shape of x
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p must lie in [0, 1], not {p}")
@@ -79,6 +118,22 @@ def smoothed_cross_entropy(
     """Cross-entropy against targets smoothed over the whole vocabulary [Szegedy et al. 2016, §7].
 
     Raises ValueError if logits and target disagree in shape, or smoothing is not in [0, 1).
+
+    Parameters
+    ----------
+    logits : Tensor
+        (..., V)
+    target : Tensor
+        (...) ids of the true words
+    smoothing : float, default 0.0
+        epsilon, in [0, 1)
+    pad_id : int, default 0
+        targets with this id do not count
+
+    Returns
+    -------
+    Tensor
+        scalar: mean over the targets that count
     """
     _check_loss("smoothed_cross_entropy", logits, target, smoothing)
     logits, real = logits.float(), target != pad_id
@@ -175,6 +230,28 @@ def projected_loss(
     """`smoothed_cross_entropy` of `hidden @ weight.T + bias`, without ever holding all logits.
 
     Raises ValueError if hidden and target disagree in shape, or smoothing is not in [0, 1).
+
+    Parameters
+    ----------
+    hidden : Tensor
+        (..., D) the model's last hidden vectors
+    weight : Tensor
+        (V, D) the output projection
+    bias : Tensor | None
+        (V,)
+    target : Tensor
+        (...) ids of the true words
+    smoothing : float | tuple[float, ...], default 0.0
+        epsilon; of several only the first has a gradient
+    pad_id : int, default 0
+        targets with this id do not count
+    chunk : int | None, default None
+        rows of logits at one time; default: D, at least 128; on a GPU 4,096
+
+    Returns
+    -------
+    Tensor
+        scalar: mean over the targets that count; of n smoothings (n,)
     """
     smoothings = smoothing if isinstance(smoothing, tuple) else (smoothing,)
     for each in smoothings:
@@ -193,7 +270,13 @@ def check_sizes(
     owner: str,     # who is made, for the message
     **sizes: int,   # by name
 ) -> None:
-    """Every size must be a positive whole number; raises ValueError for the first that is not."""
+    """Every size must be a positive whole number; raises ValueError for the first that is not.
+
+    Parameters
+    ----------
+    owner : str
+        who is made, for the message
+    """
     for name, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{owner}: {name} must be a positive whole number, not {value!r}")
@@ -204,7 +287,14 @@ def check_ids(
     size: int,      # V
     **ids: int,     # of special tokens, by name
 ) -> None:
-    """Every special id must lie in the vocabulary; raises ValueError for the first that does not."""
+    """Every special id must lie in the vocabulary; raises ValueError for the first that does not.
+
+    Parameters
+    ----------
+    owner : str
+    size : int
+        V
+    """
     for name, value in ids.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < size:
             raise ValueError(f"{owner}: {name} must be a whole number from 0 to {size - 1}, not {value!r}")
@@ -222,7 +312,12 @@ def _are_ids(value) -> bool:
 
 
 def check_tokens(owner: str, **rows: Tensor) -> None:   # each (B, T)
-    """Raise ValueError unless these are rectangles of token ids with as many rows, by their shapes alone."""
+    """Raise ValueError unless these are rectangles of token ids with as many rows, by their shapes alone.
+
+    Shapes
+    ------
+    each (B, T)
+    """
     for name, tokens in rows.items():
         if not _are_ids(tokens) or tokens.dim() != 2:
             raise ValueError(f"{owner}: {name} must be (B, T) token ids, not {described(tokens)}")
@@ -233,7 +328,12 @@ def check_tokens(owner: str, **rows: Tensor) -> None:   # each (B, T)
 
 
 def check_texts(owner: str, **texts: Tensor) -> None:   # each (B, T + 1)
-    """`check_tokens`, and there must be a word; in the last of them at least one after the first."""
+    """`check_tokens`, and there must be a word; in the last of them at least one after the first.
+
+    Shapes
+    ------
+    each (B, T + 1)
+    """
     check_tokens(owner, **texts)
     for name, tokens in texts.items():
         if 0 in tokens.shape:
@@ -243,7 +343,12 @@ def check_texts(owner: str, **texts: Tensor) -> None:   # each (B, T + 1)
 
 
 def check_step(token: Tensor, rows: int | None) -> None:   # (N,)
-    """Raise ValueError unless there is one id for each of N hypotheses; None: their number is not known."""
+    """Raise ValueError unless there is one id for each of N hypotheses; None: their number is not known.
+
+    Shapes
+    ------
+    (N,)
+    """
     if not _are_ids(token) or token.dim() != 1:
         raise ValueError(f"step: token must be (N,) ids, not {described(token)}")
     if rows is not None and token.shape[0] != rows:
@@ -251,7 +356,12 @@ def check_step(token: Tensor, rows: int | None) -> None:   # (N,)
 
 
 def check_labels(owner: str, labels: Tensor, scores: Tensor) -> None:   # (B,), (B, C)
-    """Raise ValueError unless there is one label for each row of scores and, on a CPU, each is a class."""
+    """Raise ValueError unless there is one label for each row of scores and, on a CPU, each is a class.
+
+    Shapes
+    ------
+    (B,), (B, C)
+    """
     if not _are_ids(labels) or labels.shape != scores.shape[:1]:
         raise ValueError(f"{owner}: labels must be (B,) = ({len(scores)},), not {described(labels)}")
     if labels.device.type == "cpu" and (reason := out_of_range("labels", labels, scores.shape[1])):
@@ -263,7 +373,17 @@ def out_of_range(
     ids: Tensor,     # any shape
     size: int,       # V
 ) -> str | None:
-    """Why these cannot be ids of V words; None if they can. A GPU has to wait for it."""
+    """Why these cannot be ids of V words; None if they can. A GPU has to wait for it.
+
+    Parameters
+    ----------
+    name : str
+        what they are
+    ids : Tensor
+        any shape
+    size : int
+        V
+    """
     if not _are_ids(ids):
         return f"{name} must be whole numbers, not {described(ids)}"
     if ids.numel() and (ids.min() < 0 or ids.max() >= size):

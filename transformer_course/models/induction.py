@@ -28,6 +28,22 @@ class RepeatedBlocks:
 
     The letters of a block are all different. Their ids come after the special tokens.
     Raises ValueError for sizes that are not positive, or that do not fit one another.
+
+    Parameters
+    ----------
+    shortest : int, default 5
+        letters of a block, drawn again for each row
+    longest : int, default 16
+    letters : int, default 32
+        of the alphabet
+    length : int, default 32
+        T, letters that are predicted in a row
+    rows : int, default 32
+        B
+    batches : int, default 100
+        in an epoch, and in an evaluation
+    name : str, default "valid"
+        another name gives other blocks for the evaluation
     """
 
     shortest: int = 5        # letters of a block, drawn again for each row
@@ -62,7 +78,12 @@ class RepeatedBlocks:
         return [f"{self.name} {number}" for number in range(self.batches)]
 
     def draw(self, batch: str) -> tuple[Tensor, Tensor]:   # (B, T + 1) ids, (B,) lengths of the blocks
-        "The rows of a batch, and after how many letters each repeats itself."
+        """The rows of a batch, and after how many letters each repeats itself.
+
+        Shapes
+        ------
+        (B, T + 1) ids, (B,) lengths of the blocks
+        """
         dice, alphabet = random.Random(batch), range(len(SPECIALS), self.words)
         blocks = [dice.sample(alphabet, dice.randint(self.shortest, self.longest))
                   for row in range(self.rows)]
@@ -70,7 +91,12 @@ class RepeatedBlocks:
         return torch.tensor(rows), torch.tensor([len(block) for block in blocks])
 
     def collate(self, batch: str, device: torch.device | str | None = None) -> tuple[Tensor]:   # (B, T + 1)
-        "The rows of a batch."
+        """The rows of a batch.
+
+        Shapes
+        ------
+        (B, T + 1)
+        """
         return (self.draw(batch)[0].to(device),)
 
     def tokens(self, batch: str) -> int:
@@ -83,19 +109,34 @@ class RepeatedBlocks:
 
 # %% ../../nbs/lessons/30a_induction.ipynb #cell-14
 def second_copy(periods: Tensor, length: int) -> Tensor:   # (B,) -> (B, T) bool
-    "True where the predicted letter belongs to the second copy, without its first letter."
+    """True where the predicted letter belongs to the second copy, without its first letter.
+
+    Shapes
+    ------
+    (B,) -> (B, T) bool
+    """
     target = torch.arange(1, length + 1, device=periods.device)
     return (target > periods[:, None]) & (target < 2 * periods[:, None])
 
 
 def first_copy(periods: Tensor, length: int) -> Tensor:   # (B,) -> (B, T) bool
-    "True where the predicted letter belongs to the first copy."
+    """True where the predicted letter belongs to the first copy.
+
+    Shapes
+    ------
+    (B,) -> (B, T) bool
+    """
     return torch.arange(1, length + 1, device=periods.device) < periods[:, None]
 
 
 @torch.no_grad()
 def letter_losses(model: nn.Module, rows: Tensor) -> Tensor:   # (B, T + 1) -> (B, T)
-    "-log p of each letter but the first, in nats."
+    """-log p of each letter but the first, in nats.
+
+    Shapes
+    ------
+    (B, T + 1) -> (B, T)
+    """
     return F.cross_entropy(model(rows[:, :-1]).mT, rows[:, 1:], reduction="none")
 
 
@@ -103,7 +144,15 @@ def copy_losses(
     model: nn.Module,           # a language model in evaluation mode
     data: RepeatedBlocks,       # its `in_order` batches are read
 ) -> tuple[float, float]:
-    """The mean loss of the first copy and of the second, in nats per letter."""
+    """The mean loss of the first copy and of the second, in nats per letter.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a language model in evaluation mode
+    data : RepeatedBlocks
+        its `in_order` batches are read
+    """
     first, second = [], []
     for rows, periods in map(data.draw, data.in_order()):
         losses = letter_losses(model, rows)
@@ -122,7 +171,20 @@ def attention_shares(
     model: nn.Module,        # a TransformerLM in evaluation mode
     data: RepeatedBlocks,    # its `in_order` batches are read
 ) -> dict[str, Tensor]:      # for each of `PLACES`: (layers, H)
-    """How much of its attention a letter of the second copy gives to each place, on average."""
+    """How much of its attention a letter of the second copy gives to each place, on average.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a TransformerLM in evaluation mode
+    data : RepeatedBlocks
+        its `in_order` batches are read
+
+    Returns
+    -------
+    dict[str, Tensor]
+        for each of `PLACES`: (layers, H)
+    """
     found = {name: [] for name in PLACES}
     for rows, periods in map(data.draw, data.in_order()):
         tokens = rows[:, :-1]
@@ -146,6 +208,13 @@ def without_heads(
     """Inside the block these heads add nothing: their columns of W^O are zero. Afterwards all is as before.
 
     Raises ValueError if there is no such head.
+
+    Parameters
+    ----------
+    model : nn.Module
+        with `model.stack.layers`, such as a TransformerLM
+    heads : Iterable[tuple[int, int]]
+        (layer, head), both numbered from 0
     """
     layers, kept = model.stack.layers, []
     try:

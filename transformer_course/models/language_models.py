@@ -27,6 +27,15 @@ class NGramModel:
 
     Probabilities of what may follow, unknown word and end included, sum to one.
     Raises ValueError if order is below 1.
+
+    Parameters
+    ----------
+    order : int, default 3
+        n: 1 unigram, 2 bigram, 3 trigram, ...
+    pad_id : int, default PAD
+        neither this
+    bos_id : int, default BOS
+        nor this ever follows
     """
 
     def __init__(
@@ -50,7 +59,19 @@ class NGramModel:
         words: int,                           # V, the size of the vocabulary
         rounds: int = 100,                    # of EM
     ) -> "NGramModel":
-        "Count, then weigh; returns the model. Raises ValueError without sentences, or for an id beyond V."
+        """Count, then weigh; returns the model. Raises ValueError without sentences, or for an id beyond V.
+
+        Parameters
+        ----------
+        sentences : Sequence[Sequence[int]]
+            ids, each BOS ... EOS
+        valid : Sequence[Sequence[int]]
+            held out, for the weights
+        words : int
+            V, the size of the vocabulary
+        rounds : int, default 100
+            of EM
+        """
         if not sentences or not valid:
             raise ValueError(f"NGramModel.fit: {len(sentences)} sentences and {len(valid)} held out: "
                              "at least one of each is needed")
@@ -98,16 +119,31 @@ class NGramModel:
         return (parts * self.weights[known]).sum(1)
 
     def probabilities(self, history: Sequence[int]) -> Tensor:   # ids BOS ... -> (V,)
-        "p(w | history) of every word; zero for PAD and BOS."
+        """p(w | history) of every word; zero for PAD and BOS.
+
+        Shapes
+        ------
+        ids BOS ... -> (V,)
+        """
         before = tuple(([self.bos_id] * (self.order - 1) + list(history))[len(history):])
         return self._mixed([(*before, word) for word in range(self.words)])
 
     def word_log_probs(self, sentence: Sequence[int]) -> Tensor:   # ids BOS ... EOS -> (T,)
-        "log p of each word after BOS, in nats."
+        """log p of each word after BOS, in nats.
+
+        Shapes
+        ------
+        ids BOS ... EOS -> (T,)
+        """
         return self._mixed(self._grams(sentence)).log()
 
     def log_prob(self, sentence: Sequence[int]) -> float:   # ids BOS ... EOS
-        "log p of a sentence, its end included, in nats."
+        """log p of a sentence, its end included, in nats.
+
+        Shapes
+        ------
+        ids BOS ... EOS
+        """
         return self.word_log_probs(sentence).sum().item()
 
     def perplexity(self, sentences: Sequence[Sequence[int]]) -> float:
@@ -117,12 +153,23 @@ class NGramModel:
 # %% ../../nbs/lessons/10a_language_models.ipynb #cell-24
 @dataclass(frozen=True)
 class State:
-    """What generation needs to know: for each layer its hidden state."""
+    """What generation needs to know: for each layer its hidden state.
+
+    Parameters
+    ----------
+    hidden : tuple[Hidden, ...]
+        each tensor (N, H)
+    """
 
     hidden: tuple[Hidden, ...]   # each tensor (N, H)
 
     def select(self, rows: Tensor) -> "State":   # (N',) indices of rows, in any order, repeats allowed
-        "The state of the chosen rows."
+        """The state of the chosen rows.
+
+        Shapes
+        ------
+        (N',) indices of rows, in any order, repeats allowed
+        """
         return State(tuple(tuple(part.index_select(0, rows) for part in hidden) for hidden in self.hidden))
 
 # %% ../../nbs/lessons/10a_language_models.ipynb #cell-25
@@ -132,6 +179,23 @@ class RNNLanguageModel(nn.Module):
     Keeps the course's translator protocol (forward, loss, start, step); of a source it takes only the number
     of rows.
     Raises ValueError if a size is not positive, or the kind of cell is unknown.
+
+    Parameters
+    ----------
+    words : int
+        V
+    d_model : int, default 64
+        D, of the embeddings
+    d_hidden : int, default 128
+        H, of the notes
+    n_layers : int, default 1
+    cell : str, default "gru"
+        or "lstm", "rnn"
+    dropout : float, default 0.1
+        on embeddings, between layers, before the output
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(
@@ -158,7 +222,12 @@ class RNNLanguageModel(nn.Module):
         self.dropout = Dropout(dropout)
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
-        "The word that each text begins with."
+        """The word that each text begins with.
+
+        Shapes
+        ------
+        (N, S) -> (N,)
+        """
         return torch.full((len(src),), self.bos_id, device=src.device)
 
     def start(self, src: Tensor) -> State:
@@ -181,7 +250,17 @@ class RNNLanguageModel(nn.Module):
         tgt: Tensor,                # (N, T + 1) BOS ... EOS, padded
         smoothing: float | tuple[float, ...] = 0.0,     # of the labels; 0 for perplexity
     ) -> Tensor:
-        "Cross-entropy, mean over real words; the logits never exist all at once."
+        """Cross-entropy, mean over real words; the logits never exist all at once.
+
+        Parameters
+        ----------
+        src : Tensor
+            (N, ...) only its rows count
+        tgt : Tensor
+            (N, T + 1) BOS ... EOS, padded
+        smoothing : float | tuple[float, ...], default 0.0
+            of the labels; 0 for perplexity
+        """
         check_texts("RNNLanguageModel", tgt=tgt)
         if len(src) != len(tgt):
             raise ValueError(f"RNNLanguageModel: src and tgt must have as many rows, not {len(src)} and "

@@ -23,7 +23,15 @@ from .rnn import Hidden, Recurrent
 
 # %% ../../nbs/lessons/15_luong.ipynb #cell-11
 class DotScore(nn.Module):
-    """Score h . h' [Luong et al. 2015, §3.1]: nothing to learn. Raises ValueError if the sizes differ."""
+    """Score h . h' [Luong et al. 2015, §3.1]: nothing to learn. Raises ValueError if the sizes differ.
+
+    Parameters
+    ----------
+    d_query : int
+        of the decoder's state
+    d_key : int
+        of an annotation
+    """
 
     def __init__(
         self,
@@ -35,7 +43,12 @@ class DotScore(nn.Module):
             raise ValueError(f"DotScore: d_query={d_query} and d_key={d_key} must be equal")
 
     def project(self, memory: Tensor) -> Tensor:   # (B, S, d_key), as it is
-        "What stays the same for all words of the target."
+        """What stays the same for all words of the target.
+
+        Shapes
+        ------
+        (B, S, d_key), as it is
+        """
         return memory
 
     def forward(self, query: Tensor, projected: Tensor) -> Tensor:   # (B, T, H), (B, S, H) -> (B, T, S)
@@ -50,7 +63,12 @@ class GeneralScore(nn.Module):
         self.key = nn.Linear(d_key, d_query, bias=False)   # W_a
 
     def project(self, memory: Tensor) -> Tensor:   # (B, S, d_key) -> (B, S, d_query)
-        "W h', which stays the same for all words of the target."
+        """W h', which stays the same for all words of the target.
+
+        Shapes
+        ------
+        (B, S, d_key) -> (B, S, d_query)
+        """
         return self.key(memory)
 
     def forward(self, query: Tensor, projected: Tensor) -> Tensor:   # two of (B, ., d_query) -> (B, T, S)
@@ -58,7 +76,15 @@ class GeneralScore(nn.Module):
 
 # %% ../../nbs/lessons/15_luong.ipynb #cell-13
 class ConcatScore(nn.Module):
-    """Score v . tanh(W [h; h']) [Luong et al. 2015, §3.1]."""
+    """Score v . tanh(W [h; h']) [Luong et al. 2015, §3.1].
+
+    Parameters
+    ----------
+    d_query : int
+    d_key : int
+    d_attention : int | None, default None
+        A, rows of W; default: d_query
+    """
 
     def __init__(
         self,
@@ -72,7 +98,12 @@ class ConcatScore(nn.Module):
         self.score = nn.Parameter(torch.randn(size) * size**-0.5)     # v_a
 
     def project(self, memory: Tensor) -> Tensor:   # (B, S, d_key) -> (B, S, A)
-        "The half of W [h; h'] that stays the same for all words of the target."
+        """The half of W [h; h'] that stays the same for all words of the target.
+
+        Shapes
+        ------
+        (B, S, d_key) -> (B, S, A)
+        """
         return F.linear(memory, self.both.weight[:, self.d_query:])
 
     def forward(self, query: Tensor, projected: Tensor) -> Tensor:   # (B, T, d_query), (B, S, A) -> (B, T, S)
@@ -85,7 +116,22 @@ def in_window(
     size: int,        # S
     reach: int,       # D, source words to either side
 ) -> Tensor:          # (B, T, S) bool, True within reach
-    """Which source positions lie in each target word's window [Luong et al. 2015, §3.2]."""
+    """Which source positions lie in each target word's window [Luong et al. 2015, §3.2].
+
+    Parameters
+    ----------
+    centre : Tensor
+        (B, T) where each target word looks, 0 = first source word
+    size : int
+        S
+    reach : int
+        D, source words to either side
+
+    Returns
+    -------
+    Tensor
+        (B, T, S) bool, True within reach
+    """
     place = torch.arange(size, device=centre.device)
     return (place - centre.unsqueeze(-1)).abs() <= reach
 
@@ -95,7 +141,22 @@ def gaussian(
     size: int,        # S
     reach: int,       # D; the standard deviation is D / 2
 ) -> Tensor:          # (B, T, S) in (0, 1]
-    """How much a position counts by its distance from the centre [Luong et al. 2015, eq. 10]."""
+    """How much a position counts by its distance from the centre [Luong et al. 2015, eq. 10].
+
+    Parameters
+    ----------
+    centre : Tensor
+        (B, T)
+    size : int
+        S
+    reach : int
+        D; the standard deviation is D / 2
+
+    Returns
+    -------
+    Tensor
+        (B, T, S) in (0, 1]
+    """
     place = torch.arange(size, device=centre.device)
     return torch.exp(-2 * ((place - centre.unsqueeze(-1)) / reach)**2)
 
@@ -109,6 +170,17 @@ class LuongAttention(nn.Module):
     """Each target word looks up its own sentence, all of it or a window; an empty window gives zeros.
 
     Raises ValueError for an unknown window or a reach below 1.
+
+    Parameters
+    ----------
+    score : nn.Module
+        one of SCORES
+    d_query : int
+        of the decoder's state
+    attention : str, default "global"
+        or "local-m": around the same position; "local-p": a predicted one
+    window : int, default 10
+        D, reach to either side; unused by "global"
     """
 
     def __init__(
@@ -134,7 +206,22 @@ class LuongAttention(nn.Module):
         mask: Tensor,       # (B, S) bool, True at real source words
         position: Tensor,   # (B, T) of the target words, 0 = first
     ) -> Tensor:            # (B, T), 0 = first source word
-        "p_t: the word's own position, or S sigma(v tanh(W h)), S being each sentence's own length [eq. 9]."
+        """p_t: the word's own position, or S sigma(v tanh(W h)), S being each sentence's own length [eq. 9].
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, T, d_query)
+        mask : Tensor
+            (B, S) bool, True at real source words
+        position : Tensor
+            (B, T) of the target words, 0 = first
+
+        Returns
+        -------
+        Tensor
+            (B, T), 0 = first source word
+        """
         if self.attention == "local-m":
             return position.float()
         share = torch.sigmoid(self.place(torch.tanh(self.towards(query))).squeeze(-1).float())
@@ -160,7 +247,23 @@ class LuongAttention(nn.Module):
 # %% ../../nbs/lessons/15_luong.ipynb #cell-35
 @dataclass(frozen=True)
 class State:
-    """What decoding needs to know: the decoder's notes, what it saw last, its position, and the source."""
+    """What decoding needs to know: the decoder's notes, what it saw last, its position, and the source.
+
+    Parameters
+    ----------
+    hidden : tuple[Hidden, ...]
+        for each layer, each tensor (N, H)
+    seen : Tensor
+        (N, D) the attentional vector of the word before
+    position : Tensor
+        (N,) words read so far
+    memory : Tensor
+        (N, S, H) annotations
+    projected : Tensor
+        (N, S, ...) from score.project
+    mask : Tensor
+        (N, S) True at real source tokens
+    """
 
     hidden: tuple[Hidden, ...]   # for each layer, each tensor (N, H)
     seen: Tensor                 # (N, D) the attentional vector of the word before
@@ -170,7 +273,12 @@ class State:
     mask: Tensor                 # (N, S) True at real source tokens
 
     def select(self, rows: Tensor) -> "State":   # (N',) indices of rows, in any order, repeats allowed
-        "The state of the chosen rows."
+        """The state of the chosen rows.
+
+        Shapes
+        ------
+        (N',) indices of rows, in any order, repeats allowed
+        """
         pick = lambda part: part.index_select(0, rows)
         hidden = tuple(tuple(map(pick, layer)) for layer in self.hidden)
         return State(hidden, *map(pick, (self.seen, self.position, self.memory, self.projected, self.mask)))
@@ -181,6 +289,40 @@ class LuongSeq2Seq(nn.Module):
 
     Keeps the course's translator protocol: forward, loss, start, step, alignment.
     Raises ValueError for an unknown score, window or cell, or a size that does not fit.
+
+    Parameters
+    ----------
+    src_vocab : int
+        words of the source vocabulary
+    tgt_vocab : int
+        V
+    d_model : int, default 128
+        D, of the embeddings and of the attentional vector
+    d_hidden : int, default 256
+        H, of the recurrent states and of an annotation
+    n_layers : int, default 1
+        of encoder and of decoder
+    score : str, default "general"
+        or "dot", "concat"; or a control of lesson 14: "uniform", "last"
+    attention : str, default "global"
+        or "local-m", "local-p"
+    window : int, default 10
+        D in the paper: 2 D + 1 source words are seen; unused by "global"
+    input_feeding : bool, default True
+        the next step reads what this one saw
+    cell : str, default "lstm"
+        or "gru", "rnn"
+    bidirectional : bool, default False
+        encoder reads both ways, each H / 2 wide (the paper's reads one way)
+    dropout : float, default 0.1
+        on embeddings, between layers, before the output
+    tied : bool, default True
+        output = target embedding (= source embedding if the sizes agree)
+    reverse_source : bool, default False
+        a one-way encoder reads from right to left
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(
@@ -227,7 +369,12 @@ class LuongSeq2Seq(nn.Module):
         return self.dropout(vectors_of(table, tokens) * math.sqrt(self.d_model))
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
-        "The word that each target begins with."
+        """The word that each target begins with.
+
+        Shapes
+        ------
+        (N, S) -> (N,)
+        """
         return torch.full((len(src),), self.bos_id, device=src.device)
 
     def start(self, src: Tensor) -> State:
@@ -252,7 +399,19 @@ class LuongSeq2Seq(nn.Module):
         state: State,
         tgt_in: Tensor,                      # (B, T) words to read
     ) -> tuple[Tensor, Tensor, State]:       # attentional vectors (B, T, D), weights (B, T, S), next state
-        "Step, then attend; without input feeding all steps first, then all looks at once."
+        """Step, then attend; without input feeding all steps first, then all looks at once.
+
+        Parameters
+        ----------
+        state : State
+        tgt_in : Tensor
+            (B, T) words to read
+
+        Returns
+        -------
+        tuple[Tensor, Tensor, State]
+            attentional vectors (B, T, D), weights (B, T, S), next state
+        """
         words, T = self.embed(self.tgt_embedding, tgt_in), tgt_in.shape[1]                     # (B, T, D)
         position = state.position.unsqueeze(1) + torch.arange(T, device=tgt_in.device)         # (B, T)
         if self.input_feeding:
@@ -289,7 +448,17 @@ class LuongSeq2Seq(nn.Module):
         tgt: Tensor,               # (B, T + 1) BOS … EOS, padded
         smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
-        "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
+        """Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once.
+
+        Parameters
+        ----------
+        src : Tensor
+            (B, S)
+        tgt : Tensor
+            (B, T + 1) BOS … EOS, padded
+        smoothing : float | tuple[float, ...], default 0.1
+            of the labels; with several, as many losses
+        """
         check_texts(type(self).__name__, src=src, tgt=tgt)
         seen, weights, last = self.decode(self.start(src), tgt[:, :-1])
         seen = self.dropout(seen)
@@ -306,6 +475,19 @@ class LuongSeq2Seq(nn.Module):
         src: Tensor,   # (B, S)
         tgt: Tensor,   # (B, T + 1) BOS … EOS, padded
     ) -> Tensor:       # (B, T, S); row t is the one that predicts tgt[:, t + 1]
-        "Attention weights; they sum to one where the whole source is seen."
+        """Attention weights; they sum to one where the whole source is seen.
+
+        Parameters
+        ----------
+        src : Tensor
+            (B, S)
+        tgt : Tensor
+            (B, T + 1) BOS … EOS, padded
+
+        Returns
+        -------
+        Tensor
+            (B, T, S); row t is the one that predicts tgt[:, t + 1]
+        """
         check_texts(type(self).__name__, src=src, tgt=tgt)
         return self.decode(self.start(src), tgt[:, :-1])[1]

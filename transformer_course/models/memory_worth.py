@@ -18,7 +18,23 @@ def multiply_adds(
     project: bool = False,        # the old words' keys and values are computed again
     codes: bool = True,           # the codes of the distances are computed, too
 ) -> int:
-    "Multiplications, each with an addition, in the matrix products of one pass over one text."
+    """Multiplications, each with an addition, in the matrix products of one pass over one text.
+
+    Parameters
+    ----------
+    model : LanguageModel
+        or the `lm` of a TransformerXL; inside attention `RelativeXL`, or nothing
+    new : int
+        T, words that are read at once
+    old : int, default 0
+        words before them, whose keys and values are kept
+    scored : int | None, default None
+        words whose next word is scored; None: all new ones
+    project : bool, default False
+        the old words' keys and values are computed again
+    codes : bool, default True
+        the codes of the distances are computed, too
+    """
     D, V, total = model.embedding.weight.shape[1], len(model.output.weight), 0
     for layer in model.stack.layers:
         attention, F_ = layer.self_attention, layer.feed_forward.expand.out_features

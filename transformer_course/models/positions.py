@@ -19,6 +19,18 @@ def sinusoids(
     """Sines in the even and cosines in the odd dimensions, ever slower [Vaswani et al. 2017, §3.5].
 
     Raises ValueError if d_model is odd.
+
+    Parameters
+    ----------
+    positions : Tensor
+        (T,) integer positions, from 0
+    d_model : int
+        D, even
+
+    Returns
+    -------
+    Tensor
+        (T, D)
     """
     if d_model % 2:
         raise ValueError(f"sinusoids: d_model must be even, not {d_model}")
@@ -29,7 +41,15 @@ def sinusoids(
 
 # %% ../../nbs/lessons/21_positions.ipynb #cell-34
 class Sinusoidal(nn.Module):
-    """Position codes of sines and cosines [Vaswani et al. 2017, §3.5], for any position."""
+    """Position codes of sines and cosines [Vaswani et al. 2017, §3.5], for any position.
+
+    Parameters
+    ----------
+    d_model : int
+        D, even
+    ready : int, default 1024
+        positions computed beforehand
+    """
 
     def __init__(
         self,
@@ -52,6 +72,13 @@ class Learned(nn.Module):
     """One trained vector for each position [Gehring et al. 2017].
 
     Raises ValueError when a position beyond the table is asked for.
+
+    Parameters
+    ----------
+    d_model : int
+        D
+    max_len : int, default 512
+        positions there are
     """
 
     def __init__(

@@ -23,7 +23,20 @@ class InAttention(nn.Module):
         query: Tensor,   # (B, H, T, K)
         start: int = 0,  # position of the first
     ) -> Tensor:         # (B, H, T, K)
-        "What to put in place of queries."
+        """What to put in place of queries.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, H, T, K)
+        start : int, default 0
+            position of the first
+
+        Returns
+        -------
+        Tensor
+            (B, H, T, K)
+        """
         return query
 
     def rotate_key(
@@ -31,7 +44,20 @@ class InAttention(nn.Module):
         key: Tensor,     # (B, H, T, K)
         start: int = 0,  # position of the first
     ) -> Tensor:         # (B, H, T, K)
-        "What to put in place of keys."
+        """What to put in place of keys.
+
+        Parameters
+        ----------
+        key : Tensor
+            (B, H, T, K)
+        start : int, default 0
+            position of the first
+
+        Returns
+        -------
+        Tensor
+            (B, H, T, K)
+        """
         return key
 
     def score_bias(
@@ -40,12 +66,34 @@ class InAttention(nn.Module):
         S: int,              # keys, at positions 0 … S - 1
         start: int = 0,
     ) -> Tensor | None:      # broadcasts to (B, H, T, S)
-        "What to add to the scaled scores."
+        """What to add to the scaled scores.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, H, T, K) as projected, at positions start … start + T - 1
+        S : int
+            keys, at positions 0 … S - 1
+        start : int, default 0
+
+        Returns
+        -------
+        Tensor | None
+            broadcasts to (B, H, T, S)
+        """
         return None
 
 # %% ../../nbs/lessons/21a_distances.ipynb #cell-23
 class Relative(InAttention):
-    """A trained vector for each distance up to a clip, for all heads [Shaw et al. 2018, eq. 5, keys only]."""
+    """A trained vector for each distance up to a clip, for all heads [Shaw et al. 2018, eq. 5, keys only].
+
+    Parameters
+    ----------
+    d_head : int
+        K
+    clip : int, default 16
+        distances beyond it count as it
+    """
 
     def __init__(
         self,
@@ -62,7 +110,21 @@ class Relative(InAttention):
         S: int,          # keys, at positions 0 … S - 1
         start: int = 0,
     ) -> Tensor:         # (B, H, T, S)
-        "What to add to the scaled scores."
+        """What to add to the scaled scores.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, H, T, K) at positions start … start + T - 1
+        S : int
+            keys, at positions 0 … S - 1
+        start : int, default 0
+
+        Returns
+        -------
+        Tensor
+            (B, H, T, S)
+        """
         positions = torch.arange(max(S, start + query.shape[2]), device=query.device)
         apart = positions[:S] - positions[start:start + query.shape[2], None]          # (T, S), j - i
         asked = query @ self.table.T / math.sqrt(query.shape[-1])                      # (B, H, T, 2c + 1)
@@ -74,6 +136,10 @@ class Rotary(InAttention):
     """Rotates queries and keys by the angle of their position [Su et al. 2021, eq. 15].
 
     Raises ValueError if d_head is odd.
+
+    Shapes
+    ------
+    K, even
     """
 
     def __init__(self, d_head: int):     # K, even
@@ -87,17 +153,40 @@ class Rotary(InAttention):
         x: Tensor,       # (..., T, K) queries or keys
         start: int = 0,  # position of the first
     ) -> Tensor:         # (..., T, K)
-        "Each pair of components (2i, 2i + 1), turned as hand i of the clock."
+        """Each pair of components (2i, 2i + 1), turned as hand i of the clock.
+
+        Parameters
+        ----------
+        x : Tensor
+            (..., T, K) queries or keys
+        start : int, default 0
+            position of the first
+
+        Returns
+        -------
+        Tensor
+            (..., T, K)
+        """
         codes = self.codes(start, x.shape[-2]).to(x.dtype)                     # (T, K)
         (sin, cos), (a, b) = codes.unflatten(-1, (-1, 2)).unbind(-1), x.unflatten(-1, (-1, 2)).unbind(-1)
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
 
     def rotate_query(self, query: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
-        "What to put in place of queries."
+        """What to put in place of queries.
+
+        Shapes
+        ------
+        (B, H, T, K) -> the same
+        """
         return self.rotate(query, start)
 
     def rotate_key(self, key: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
-        "What to put in place of keys."
+        """What to put in place of keys.
+
+        Shapes
+        ------
+        (B, H, T, K) -> the same
+        """
         return self.rotate(key, start)
 
 # %% ../../nbs/lessons/21a_distances.ipynb #cell-25
@@ -109,6 +198,11 @@ def alibi_slopes(
     If H is not a power of two, the slopes of the next lower one come first. Then comes every second slope
     for twice that number of heads, as in the authors' code.
     Raises ValueError if n_heads is below 1.
+
+    Parameters
+    ----------
+    n_heads : int
+        H, any number from 1
     """
     if n_heads < 1:
         raise ValueError(f"alibi_slopes: n_heads must be at least 1, not {n_heads}")
@@ -124,13 +218,35 @@ def alibi(
     start: int = 0,
     device: torch.device | str | None = None,
 ) -> Tensor:          # (H, T, S), for `bias` of attention
-    "Minus the distance, times the slope of each head [Press et al. 2022, §3]."
+    """Minus the distance, times the slope of each head [Press et al. 2022, §3].
+
+    Parameters
+    ----------
+    n_heads : int
+        H
+    T : int
+        queries, at positions start … start + T - 1
+    S : int
+        keys, at positions 0 … S - 1
+    start : int, default 0
+    device : torch.device | str | None, default None
+
+    Returns
+    -------
+    Tensor
+        (H, T, S), for `bias` of attention
+    """
     apart = torch.arange(start, start + T, device=device)[:, None] - torch.arange(S, device=device)
     return -torch.tensor(alibi_slopes(n_heads), device=device)[:, None, None] * apart.abs()
 
 # %% ../../nbs/lessons/21a_distances.ipynb #cell-26
 class ALiBi(InAttention):
-    """Takes a penalty off each score, in proportion to the distance; untrained [Press et al. 2022, §3]."""
+    """Takes a penalty off each score, in proportion to the distance; untrained [Press et al. 2022, §3].
+
+    Shapes
+    ------
+    H
+    """
 
     def __init__(self, n_heads: int):   # H
         super().__init__()
@@ -142,7 +258,21 @@ class ALiBi(InAttention):
         S: int,          # keys, at positions 0 … S - 1
         start: int = 0,
     ) -> Tensor:         # (H, T, S)
-        "What to add to the scaled scores."
+        """What to add to the scaled scores.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, H, T, K) at positions start … start + T - 1
+        S : int
+            keys, at positions 0 … S - 1
+        start : int, default 0
+
+        Returns
+        -------
+        Tensor
+            (H, T, S)
+        """
         return alibi(self.n_heads, query.shape[2], S, start, query.device).to(query.dtype)
 
 # %% ../../nbs/lessons/21a_distances.ipynb #cell-27
@@ -154,7 +284,17 @@ def added_positions(
     d_model: int,        # D
     max_len: int = 512,  # longest sequence, for "learned" only
 ) -> nn.Module | None:
-    """The codes that a scheme adds to the words, if it adds any. Raises ValueError for an unknown name."""
+    """The codes that a scheme adds to the words, if it adds any. Raises ValueError for an unknown name.
+
+    Parameters
+    ----------
+    kind : str
+        a name in POSITIONS
+    d_model : int
+        D
+    max_len : int, default 512
+        longest sequence, for "learned" only
+    """
     _check_name(kind)
     if kind == "sinusoidal":
         return Sinusoidal(d_model)
@@ -169,6 +309,15 @@ def positions_in_attention(
     """What a scheme does inside the attention of one layer, if anything; a model calls this once a layer.
 
     Raises ValueError for an unknown name, or a size that the scheme cannot have.
+
+    Parameters
+    ----------
+    kind : str
+        a name in POSITIONS
+    d_model : int
+        D
+    n_heads : int
+        H
     """
     _check_name(kind)
     if kind == "alibi":

@@ -44,11 +44,21 @@ class RNNCell(nn.Module):
         _add_weights(self, d_in, d_hidden, n_gates=1)
 
     def project(self, x: Tensor) -> Tensor:   # (..., D) -> (..., H)
-        "The part that needs no earlier state."
+        """The part that needs no earlier state.
+
+        Shapes
+        ------
+        (..., D) -> (..., H)
+        """
         return F.linear(x, self.weight_ih, self.bias_ih)
 
     def update(self, projected: Tensor, hidden: Hidden) -> Hidden:   # (B, H), ((B, H),)
-        "One step in time."
+        """One step in time.
+
+        Shapes
+        ------
+        (B, H), ((B, H),)
+        """
         (h,) = hidden
         return (torch.tanh(projected + F.linear(h, self.weight_hh, self.bias_hh)),)
 
@@ -57,7 +67,17 @@ class RNNCell(nn.Module):
 
 # %% ../../nbs/lessons/10_rnn.ipynb #cell-29
 class LSTMCell(nn.Module):
-    """Long short-term memory [Hochreiter & Schmidhuber 1997; Gers et al. 2000]; named as in nn.LSTMCell."""
+    """Long short-term memory [Hochreiter & Schmidhuber 1997; Gers et al. 2000]; named as in nn.LSTMCell.
+
+    Parameters
+    ----------
+    d_in : int
+        D
+    d_hidden : int
+        H
+    forget_bias : float, default 1.0
+        where the forget gate's bias starts
+    """
 
     n_states = 2
 
@@ -72,11 +92,21 @@ class LSTMCell(nn.Module):
         nn.init.constant_(self.bias_ih.data[d_hidden:2 * d_hidden], forget_bias)
 
     def project(self, x: Tensor) -> Tensor:   # (..., D) -> (..., 4H)
-        "The part that needs no earlier state."
+        """The part that needs no earlier state.
+
+        Shapes
+        ------
+        (..., D) -> (..., 4H)
+        """
         return F.linear(x, self.weight_ih, self.bias_ih)
 
     def update(self, projected: Tensor, hidden: Hidden) -> Hidden:   # (B, 4H), ((B, H), (B, H))
-        "One step in time."
+        """One step in time.
+
+        Shapes
+        ------
+        (B, 4H), ((B, H), (B, H))
+        """
         h, c = hidden
         gates = projected + F.linear(h, self.weight_hh, self.bias_hh)      # (B, 4H)
         write, forget, new, show = gates.chunk(4, dim=-1)
@@ -91,6 +121,15 @@ class GRUCell(nn.Module):
     """Gated recurrent unit [Cho et al. 2014, eq. 5-8]; parameters as in nn.GRUCell.
 
     Raises ValueError if reset is neither "after" nor "before".
+
+    Parameters
+    ----------
+    d_in : int
+        D
+    d_hidden : int
+        H
+    reset : str, default "after"
+        the matrix product, as in PyTorch; or "before" it, as in the paper
     """
 
     n_states = 1
@@ -108,11 +147,21 @@ class GRUCell(nn.Module):
         self.reset = reset
 
     def project(self, x: Tensor) -> Tensor:   # (..., D) -> (..., 3H)
-        "The part that needs no earlier state."
+        """The part that needs no earlier state.
+
+        Shapes
+        ------
+        (..., D) -> (..., 3H)
+        """
         return F.linear(x, self.weight_ih, self.bias_ih)
 
     def update(self, projected: Tensor, hidden: Hidden) -> Hidden:   # (B, 3H), ((B, H),)
-        "One step in time."
+        """One step in time.
+
+        Shapes
+        ------
+        (B, 3H), ((B, H),)
+        """
         (h,), cut = hidden, 2 * self.d_hidden
         if self.reset == "after":
             recurrent = F.linear(h, self.weight_hh, self.bias_hh)                          # (B, 3H)
@@ -135,7 +184,26 @@ def unroll(
     mask: Tensor | None = None,   # (B, T) bool; where False, the state is held and the output zero
     reverse: bool = False,        # from right to left
 ) -> tuple[Tensor, Hidden]:       # outputs (B, T, H) in the order of the words, the state after the last step
-    """Run a cell over a batch of sentences; the products with the inputs are computed before the loop."""
+    """Run a cell over a batch of sentences; the products with the inputs are computed before the loop.
+
+    Parameters
+    ----------
+    cell : nn.Module
+        an RNNCell, LSTMCell or GRUCell
+    x : Tensor
+        (B, T, D)
+    hidden : Hidden
+        the state before the first step
+    mask : Tensor | None, default None
+        (B, T) bool; where False, the state is held and the output zero
+    reverse : bool, default False
+        from right to left
+
+    Returns
+    -------
+    tuple[Tensor, Hidden]
+        outputs (B, T, H) in the order of the words, the state after the last step
+    """
     projected = cell.project(x.transpose(0, 1)).unbind(0)                   # T times (B, gates)
     real = None if mask is None else mask.unsqueeze(-1).unbind(1)           # T times (B, 1)
     order, outputs = range(len(projected)), [None] * len(projected)
@@ -158,6 +226,20 @@ class Recurrent(nn.Module):
     """Recurrent layers over padded batches; they give what nn.GRU and nn.LSTM give for packed sequences.
 
     Raises ValueError for an unknown kind of cell, or fewer than one layer.
+
+    Parameters
+    ----------
+    kind : str
+        "rnn", "lstm" or "gru"
+    d_in : int
+        D
+    d_hidden : int
+        H, of each direction
+    n_layers : int, default 1
+    bidirectional : bool, default False
+        outputs are 2H wide then
+    dropout : float, default 0.0
+        between layers
     """
 
     def __init__(

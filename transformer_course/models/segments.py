@@ -34,6 +34,15 @@ class SegmentBatches:
     A segment is read without what came before it. Each epoch cuts the text at other places. To score a text
     that is shorter than a segment, `in_order` gives it as one short segment; `plan` (training) refuses it.
     Raises ValueError if a number is not a positive whole number, or the text has fewer than two words.
+
+    Parameters
+    ----------
+    ids : Tensor
+        (n,) the text
+    length : int
+        L, words that a segment predicts
+    rows : int, default 16
+        B, segments in a batch
     """
 
     ids: Tensor          # (n,) the text
@@ -79,7 +88,18 @@ class SegmentBatches:
         batch: Sequence[tuple[int, int]],
         device: torch.device | str | None = None,
     ) -> tuple[Tensor]:   # (B, L + 1)
-        "The segments, each with the word before those that it predicts."
+        """The segments, each with the word before those that it predicts.
+
+        Parameters
+        ----------
+        batch : Sequence[tuple[int, int]]
+        device : torch.device | str | None, default None
+
+        Returns
+        -------
+        tuple[Tensor]
+            (B, L + 1)
+        """
         return (torch.stack([self.ids[start:start + length + 1] for start, length in batch]).to(device),)
 
     def tokens(self, batch: Sequence[tuple[int, int]]) -> int:
@@ -107,6 +127,24 @@ def window_losses(
     A text that is shorter than a window is read as one short window.
     Raises ValueError if a number is not a positive whole number, stride is larger than length, or the text
     has fewer than two words.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a language model in evaluation mode: (B, T) ids -> logits (B, T, V)
+    ids : Tensor
+        (n,) a text
+    length : int
+        L, words that a window holds
+    stride : int | None, default None
+        by how many words the windows move; None: by L, without overlap
+    rows : int, default 16
+        windows at a time
+
+    Returns
+    -------
+    Tensor
+        (n - 1,)
     """
     stride = length if stride is None else stride
     check_sizes("window_losses", length=length, stride=stride, rows=rows)

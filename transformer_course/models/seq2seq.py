@@ -26,6 +26,30 @@ class Seq2Seq(nn.Module):
     Keeps the course's translator protocol: forward, loss, start, step.
     Raises ValueError if a size is not positive, a special id is not in the vocabulary, or the kind of cell is
     unknown.
+
+    Parameters
+    ----------
+    src_vocab : int
+        words of the source vocabulary
+    tgt_vocab : int
+        V
+    d_model : int, default 128
+        D, of the embeddings
+    d_hidden : int, default 256
+        H, of the recurrent states
+    n_layers : int, default 1
+        of encoder and of decoder
+    cell : str, default "lstm"
+        or "gru", "rnn"
+    dropout : float, default 0.1
+        on embeddings, between layers, before the output
+    tied : bool, default True
+        output = target embedding (= source embedding if the sizes agree)
+    reverse_source : bool, default False
+        read the source from right to left
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(
@@ -60,7 +84,12 @@ class Seq2Seq(nn.Module):
         return self.dropout(vectors_of(table, tokens) * math.sqrt(self.d_model))
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
-        "The word that each target begins with."
+        """The word that each target begins with.
+
+        Shapes
+        ------
+        (N, S) -> (N,)
+        """
         return torch.full((len(src),), self.bos_id, device=src.device)
 
     def start(self, src: Tensor) -> State:
@@ -85,7 +114,17 @@ class Seq2Seq(nn.Module):
         tgt: Tensor,               # (B, T + 1) BOS … EOS, padded
         smoothing: float | tuple[float, ...] = 0.1,    # of the labels; with several, as many losses
     ) -> Tensor:
-        "Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once."
+        """Smoothed cross-entropy, mean over real target tokens; the logits never exist all at once.
+
+        Parameters
+        ----------
+        src : Tensor
+            (B, S)
+        tgt : Tensor
+            (B, T + 1) BOS … EOS, padded
+        smoothing : float | tuple[float, ...], default 0.1
+            of the labels; with several, as many losses
+        """
         check_texts("Seq2Seq", src=src, tgt=tgt)
         hidden, last = self.decode(self.start(src), tgt[:, :-1])
         return projected_loss(hidden, self.output.weight, None, tgt[:, 1:], smoothing, self.pad_id)

@@ -23,14 +23,40 @@ def visible(
     reach: int | None = None,   # how many words before it each word may read; None: all
     device: torch.device | None = None,
 ) -> Tensor:                    # (T, old + T) bool, True = may attend
-    "A causal mask for words that come after others."
+    """A causal mask for words that come after others.
+
+    Parameters
+    ----------
+    old : int
+        words before these
+    new : int
+        T
+    reach : int | None, default None
+        how many words before it each word may read; None: all
+    device : torch.device | None, default None
+
+    Returns
+    -------
+    Tensor
+        (T, old + T) bool, True = may attend
+    """
     mask = torch.ones(new, old + new, dtype=torch.bool, device=device).tril(old)
     return mask if reach is None else mask.triu(old - reach)
 
 # %% ../../nbs/library/models/30e_sliding.ipynb #cell-9
 @dataclass(eq=False)
 class RecentCache:
-    """Keys and values of the last words: what is older than `size` words is dropped when new ones come."""
+    """Keys and values of the last words: what is older than `size` words is dropped when new ones come.
+
+    Parameters
+    ----------
+    size : int
+        M
+    keys : Tensor | None, default None
+        (B, H, t, K)
+    values : Tensor | None, default None
+        (B, H, t, K)
+    """
 
     size: int                      # M
     keys: Tensor | None = None     # (B, H, t, K)
@@ -42,7 +68,12 @@ class RecentCache:
         return 0 if self.keys is None else min(self.size, self.keys.shape[2])
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:   # (B, H, T, K) each
-        "Keep T more words; return the keys and values of the last M words before them, and theirs."
+        """Keep T more words; return the keys and values of the last M words before them, and theirs.
+
+        Shapes
+        ------
+        (B, H, T, K) each
+        """
         if self.length:
             key = torch.cat((self.keys[:, :, -self.length:], key), dim=2)
             value = torch.cat((self.values[:, :, -self.length:], value), dim=2)
@@ -50,7 +81,12 @@ class RecentCache:
         return key, value
 
     def select(self, rows: Tensor) -> "RecentCache":   # (B',) indices, repeats allowed
-        "A new cache of the chosen rows."
+        """A new cache of the chosen rows.
+
+        Shapes
+        ------
+        (B',) indices, repeats allowed
+        """
         if self.keys is None:
             return RecentCache(self.size)
         return RecentCache(self.size, self.keys.index_select(0, rows), self.values.index_select(0, rows))
@@ -64,6 +100,14 @@ class SlidingWindow(nn.Module):
     there are no segments: each word reads the M before it (with `same_length` M - 1). Without a memory
     (M = 0) it writes as the model itself, which keeps all words.
     Raises ValueError if the positions do not work with a memory, or its size is not a whole number.
+
+    Parameters
+    ----------
+    lm : LanguageModel
+    memory : int
+        M, words; 0: none
+    same_length : bool, default False
+        each word reads exactly M words, itself included, wherever it stands
     """
 
     def __init__(
@@ -90,14 +134,34 @@ class SlidingWindow(nn.Module):
         tokens: Tensor,             # (B, T) ids
         reach: int | None = None,   # how many words before it each word reads; None: as in `read_segment`
     ) -> tuple[Tensor, State]:      # (B, T, D), and the state after these words
-        "As `read_segment`, with kept keys and values in place of a memory."
+        """As `read_segment`, with kept keys and values in place of a memory.
+
+        Parameters
+        ----------
+        state : State
+            after the words before
+        tokens : Tensor
+            (B, T) ids
+        reach : int | None, default None
+            how many words before it each word reads; None: as in `read_segment`
+
+        Returns
+        -------
+        tuple[Tensor, State]
+            (B, T, D), and the state after these words
+        """
         reach = self.reach if reach is None else reach
         mask = visible(state.position, tokens.shape[1], reach, tokens.device)
         state = state.copy()                                                # the old one may be used again
         return self.lm.stack(self.lm.embedding(tokens), mask, state.caches), state
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
-        "The last word of each prompt: the first one that `step` reads."
+        """The last word of each prompt: the first one that `step` reads.
+
+        Shapes
+        ------
+        (N, S) -> (N,)
+        """
         return self.lm.first(src)
 
     def start(self, src: Tensor) -> State:   # (N, S) prompts of one length, S >= 1
@@ -105,6 +169,10 @@ class SlidingWindow(nn.Module):
 
         Without a memory, as lesson 30's model: all words are kept.
         Raises ValueError if a prompt is empty, or padded: prompts of a batch must have the same length.
+
+        Shapes
+        ------
+        (N, S) prompts of one length, S >= 1
         """
         if not self.memory:
             return self.lm.start(src)

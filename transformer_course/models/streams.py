@@ -24,6 +24,15 @@ class StreamBatches:
 
     For `Streaming`. Each epoch begins at another word and with an empty memory.
     Raises ValueError if a number is not a positive whole one, or a stream is shorter than a segment.
+
+    Parameters
+    ----------
+    ids : Tensor
+        (n,) the text
+    length : int
+        L, words that a segment predicts
+    rows : int, default 16
+        B, streams
     """
 
     ids: Tensor          # (n,) the text
@@ -63,7 +72,18 @@ class StreamBatches:
         batch: tuple[int, int, int],
         device: torch.device | str | None = None,
     ) -> tuple[Tensor, Tensor]:   # (B, L + 1) ids; how many words of each stream came before
-        "A segment of every stream, with the word before those that it predicts."
+        """A segment of every stream, with the word before those that it predicts.
+
+        Parameters
+        ----------
+        batch : tuple[int, int, int]
+        device : torch.device | str | None, default None
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            (B, L + 1) ids; how many words of each stream came before
+        """
         offset, before, length = batch
         starts = offset + before + self._words_of_a_stream(offset) * torch.arange(self.rows)
         return self.ids[starts[:, None] + torch.arange(length + 1)].to(device), torch.tensor(before)
@@ -83,6 +103,12 @@ class Streaming(nn.Module):
 
     `loss` writes the memory into a buffer, as a batch norm writes its averages. Checkpoints hold the buffer,
     so an interrupted run resumes with its memory, bit for bit.
+
+    Parameters
+    ----------
+    model : WithMemory
+    rows : int
+        B, streams, of the batches for training and for validation
     """
 
     def __init__(
@@ -106,6 +132,20 @@ class Streaming(nn.Module):
 
         Raises ValueError if the batch has another number of streams, RuntimeError in several processes: each
         would read every second segment only.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            (B, T + 1) ids of a segment
+        before : Tensor
+            how many words of each stream came before it
+        smoothing : float | tuple[float, ...], default 0.0
+            of the labels
+
+        Returns
+        -------
+        Tensor
+            scalar; of n smoothings (n,)
         """
         rows, size = self.memory.shape[1:3]
         if tokens.shape[0] != rows:
@@ -131,6 +171,24 @@ def stream_losses(
 
     Raises ValueError if length or rows is not positive, or the text has fewer words to predict than rows;
     TypeError for a model that keeps no memory.
+
+    Parameters
+    ----------
+    model : WithMemory
+        in evaluation mode
+    ids : Tensor
+        (n,) a text
+    length : int
+        words that are read at a time
+    rows : int, default 1
+        pieces of the text, read side by side; each begins without a memory
+    project : bool, default False
+        keep inputs, and project them again for each segment, as in training
+
+    Returns
+    -------
+    Tensor
+        (n - 1,)
     """
     if not hasattr(model, "read_segment"):            # not isinstance: a notebook may define the class anew
         raise TypeError(f"stream_losses needs a model with a memory, not {type(model).__name__}: "

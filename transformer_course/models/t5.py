@@ -28,6 +28,17 @@ class Buckets(InAttention):
 
     Half of the buckets hold one distance each. The others grow like a power, up to `max_distance`; all beyond
     share the last one. Raises ValueError for a number of buckets or a max_distance that does not fit.
+
+    Parameters
+    ----------
+    n_heads : int
+        H
+    bidirectional : bool
+        half of the buckets for later words; False: later words count as near
+    n_buckets : int, default 32
+    max_distance : int, default 128
+        from here on always the last bucket; it begins before: with these numbers at 91 if bidirectional,
+        else at 113
     """
 
     def __init__(
@@ -50,7 +61,12 @@ class Buckets(InAttention):
         self.table = nn.Parameter(0.1 * torch.randn(n_buckets, n_heads))
 
     def bucket(self, offset: Tensor) -> Tensor:   # key's position minus query's, any shape
-        "The bucket of each offset."
+        """The bucket of each offset.
+
+        Shapes
+        ------
+        key's position minus query's, any shape
+        """
         if self.bidirectional:                                             # a half for each direction
             n, distance = self.n_buckets // 2, offset.abs()
         else:
@@ -67,7 +83,21 @@ class Buckets(InAttention):
         S: int,          # keys, at positions 0 … S - 1
         start: int = 0,
     ) -> Tensor:         # (H, T, S)
-        "What to add to the scores."
+        """What to add to the scores.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, H, T, K) at positions start … start + T - 1
+        S : int
+            keys, at positions 0 … S - 1
+        start : int, default 0
+
+        Returns
+        -------
+        Tensor
+            (H, T, S)
+        """
         positions = torch.arange(start, start + query.shape[2], device=query.device)
         offsets = torch.arange(S, device=query.device) - positions[:, None]                # (T, S)
         return self.table[self.bucket(offsets)].permute(2, 0, 1)
@@ -81,6 +111,35 @@ class T5(EncoderDecoder):
     by √K, theirs does not, and with `tied` our input is multiplied by √D where their output is divided by it.
     Loading sees to both.
     Raises ValueError for a size that is not a positive whole number, or n_layers that is no number or pair.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int, default 128
+        D
+    n_heads : int, default 4
+        H
+    n_layers : int | tuple[int, int], default 2
+        of encoder and decoder
+    d_ff : int, default 512
+        F
+    d_head : int | None, default None
+        K; None: D / H
+    dropout : float, default 0.1
+        on embeddings, sublayers, hidden values
+    gated : bool, default False
+        True: version 1.1, with a gated feed-forward network
+    tied : bool, default True
+        output = embedding; False as in version 1.1
+    n_buckets : int, default 32
+    max_distance : int, default 128
+    eps : float, default 1e-6
+        of the norms
+    pad_id : int, default PAD
+    eos_id : int, default EOS
+    bos_id : int | None, default None
+        a target begins with it; None: pad_id, as in the published T5
     """
 
     def __init__(
@@ -150,7 +209,18 @@ def _encoder_and_decoder(n_layers: int | tuple[int, int]) -> tuple[int, int]:
 
 # %% ../../nbs/lessons/33_text_to_text.ipynb #cell-68
 class GatedFeedForward(nn.Module):
-    """Two expansions, one of which opens and closes the other [Shazeer 2020]."""
+    """Two expansions, one of which opens and closes the other [Shazeer 2020].
+
+    Parameters
+    ----------
+    d_model : int
+        D
+    d_ff : int
+        F
+    activation : Callable[[Tensor], Tensor], default partial(F.gelu, approximate="tanh")
+    dropout : float, default 0.0
+        on the F hidden values
+    """
 
     def __init__(
         self,

@@ -115,7 +115,12 @@ class Decoder(nn.Module):
         return [layer.self_attention.new_cache() for layer in self.layers]
 
     def project_source(self, memory: Tensor) -> list[KeyValue]:   # (B, S, D)
-        "For each layer keys and values of the source."
+        """For each layer keys and values of the source.
+
+        Shapes
+        ------
+        (B, S, D)
+        """
         return [layer.cross_attention.project_source(memory) for layer in self.layers]
 
     def forward(
@@ -150,7 +155,12 @@ class EncoderDecoder(nn.Module):
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:               # (B, S), (B, T) -> (B, T, V)
-        "Teacher forcing: logits of the word after each target word."
+        """Teacher forcing: logits of the word after each target word.
+
+        Shapes
+        ------
+        (B, S), (B, T) -> (B, T, V)
+        """
         check_tokens(type(self).__name__, src=src, tgt_in=tgt_in)
         return self.output(self.decode(*self.encode(src), tgt_in))
 
@@ -161,12 +171,22 @@ class EncoderDecoder(nn.Module):
         return self.encode_embedded(self.src_embedding(src), mask), mask
 
     def decode(self, memory: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:    # -> (B, T, D)
-        "All target positions at once."
+        """All target positions at once.
+
+        Shapes
+        ------
+        -> (B, T, D)
+        """
         x, mask = self.tgt_embedding(tgt_in), causal_mask(tgt_in.shape[1], tgt_in.device)
         return self.decoder(x, self.decoder.project_source(memory), src_mask, mask)
 
     def encode_embedded(self, x: Tensor, mask: Tensor) -> Tensor:           # (B, S, D) -> (B, S, D)
-        "Encode vectors that know their positions already: words, patches of a picture, frames of speech."
+        """Encode vectors that know their positions already: words, patches of a picture, frames of speech.
+
+        Shapes
+        ------
+        (B, S, D) -> (B, S, D)
+        """
         return self.encoder(x, mask)
 
     def loss(self, src: Tensor, tgt: Tensor, smoothing: float | tuple[float, ...] = 0.1) -> Tensor:
@@ -176,11 +196,21 @@ class EncoderDecoder(nn.Module):
         return self.output.loss(vectors, tgt[:, 1:], smoothing, self.pad_id)
 
     def first(self, src: Tensor) -> Tensor:                                 # (N, S) -> (N,)
-        "The word that each target begins with."
+        """The word that each target begins with.
+
+        Shapes
+        ------
+        (N, S) -> (N,)
+        """
         return torch.full((src.shape[0],), self.bos_id, device=src.device)
 
     def start(self, src: Tensor) -> State:                                  # (N, S)
-        "Encode once: the state before the first word."
+        """Encode once: the state before the first word.
+
+        Shapes
+        ------
+        (N, S)
+        """
         memory, mask = self.encode(src)
         return State(self.decoder.new_caches(), self.decoder.project_source(memory), mask)
 
@@ -188,6 +218,10 @@ class EncoderDecoder(nn.Module):
         """Read one word: logits of the next, and the state after it.
 
         Raises ValueError if there is not one word for each hypothesis.
+
+        Shapes
+        ------
+        (N,) ids -> (N, V)
         """
         check_step(token, state.source_mask.shape[0])
         state = state.copy()                                                # the old one may be used again
@@ -202,7 +236,24 @@ class EncoderDecoder(nn.Module):
         layer: int | None = None,   # of the decoder; default: the mean over all
         head: int | None = None,    # default: the mean over all
     ) -> Tensor:                    # (B, T, S); row t is the one that predicts tgt[:, t + 1]
-        "Cross-attention weights."
+        """Cross-attention weights.
+
+        Parameters
+        ----------
+        src : Tensor
+            (B, S)
+        tgt : Tensor
+            (B, T + 1) BOS … EOS, padded
+        layer : int | None, default None
+            of the decoder; default: the mean over all
+        head : int | None, default None
+            default: the mean over all
+
+        Returns
+        -------
+        Tensor
+            (B, T, S); row t is the one that predicts tgt[:, t + 1]
+        """
         check_texts(type(self).__name__, src=src, tgt=tgt)
         with attention_weights(self.decoder, "cross_attention") as weights:
             self.decode(*self.encode(src), tgt[:, :-1])
@@ -215,6 +266,38 @@ class Transformer(EncoderDecoder):
     """The Transformer [Vaswani et al. 2017], made from sizes; the defaults are the paper's base model.
 
     Raises ValueError if the sizes do not fit one another, or a name is unknown.
+
+    Parameters
+    ----------
+    src_vocab : int
+        words of the source vocabulary
+    tgt_vocab : int
+        V
+    d_model : int, default 512
+        D
+    n_heads : int, default 8
+        H
+    n_layers : int | tuple[int, int], default 6
+        of encoder and decoder
+    d_ff : int, default 2048
+        F
+    dropout : float, default 0.1
+        at the paper's sites: embeddings and sublayer outputs
+    tied : bool, default True
+        output = target embedding (= source embedding if the sizes agree)
+    norm : str, default "post"
+        "post" as in the paper, or "pre"
+    positions : str, default "sinusoidal"
+        or "learned", "relative", "rotary", "alibi", "none" (lesson 21a)
+    attention_dropout : float, default 0.0
+        on the attention weights
+    ff_dropout : float, default 0.0
+        inside the feed-forward network
+    max_len : int, default 512
+        longest sequence, for learned positions only
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(

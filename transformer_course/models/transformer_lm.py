@@ -40,11 +40,21 @@ class LanguageModel(nn.Module):
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
 
     def forward(self, tokens: Tensor) -> Tensor:                        # (B, T) ids -> (B, T, V)
-        "Logits of the word after each word."
+        """Logits of the word after each word.
+
+        Shapes
+        ------
+        (B, T) ids -> (B, T, V)
+        """
         return self.output(self.vectors(tokens))
 
     def vectors(self, tokens: Tensor) -> Tensor:                        # (B, T) ids -> (B, T, D)
-        "What the output is made from, at every position."
+        """What the output is made from, at every position.
+
+        Shapes
+        ------
+        (B, T) ids -> (B, T, D)
+        """
         check_tokens(type(self).__name__, tokens=tokens)
         return self.stack(self.embedding(tokens), causal_mask(tokens.shape[1], tokens.device))
 
@@ -57,13 +67,22 @@ class LanguageModel(nn.Module):
         return self.output.loss(self.vectors(tokens[:, :-1]), tokens[:, 1:], smoothing, self.pad_id)
 
     def first(self, src: Tensor) -> Tensor:                             # (N, S) prompts -> (N,)
-        "The last word of each prompt: the first one that `step` reads."
+        """The last word of each prompt: the first one that `step` reads.
+
+        Shapes
+        ------
+        (N, S) prompts -> (N,)
+        """
         return src[:, -1]
 
     def start(self, src: Tensor) -> State:                              # (N, S) prompts of one length, S >= 1
         """Read the prompts without their last words.
 
         Raises ValueError if a prompt is empty, or padded: prompts of a batch must have the same length.
+
+        Shapes
+        ------
+        (N, S) prompts of one length, S >= 1
         """
         check_tokens(type(self).__name__, src=src)
         shared = self.pad_id in (self.bos_id, self.eos_id)
@@ -72,13 +91,23 @@ class LanguageModel(nn.Module):
         return state if src.shape[1] == 1 else self.read(state, src[:, :-1])[1]
 
     def step(self, state: State, token: Tensor) -> tuple[Tensor, State]:    # (N,) ids -> (N, V)
-        "Read one word: logits of the next, and the state after it."
+        """Read one word: logits of the next, and the state after it.
+
+        Shapes
+        ------
+        (N,) ids -> (N, V)
+        """
         check_step(token, state.rows)
         vectors, state = self.read(state, token[:, None])
         return self.output(vectors[:, 0]), state
 
     def read(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:   # (N, T) ids -> (N, T, D)
-        "Go on from a state: what the output is made from, and the state after these words."
+        """Go on from a state: what the output is made from, and the state after these words.
+
+        Shapes
+        ------
+        (N, T) ids -> (N, T, D)
+        """
         start, T = state.position, tokens.shape[1]
         mask = None if T == 1 else causal_mask(start + T, tokens.device)[start:]            # (T, start + T)
         state = state.copy()                                                # the old one may be used again
@@ -91,6 +120,36 @@ class TransformerLM(LanguageModel):
     With its defaults it has GPT-2's parts: norms before the sublayers and one at the end, trained positions,
     the smooth rectifier GELU, one matrix for words read and words written.
     Raises ValueError if the sizes do not fit one another, or a name is unknown.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int, default 128
+        D
+    n_heads : int, default 4
+        H
+    n_layers : int, default 4
+    d_ff : int | None, default None
+        F; None: 4 D
+    dropout : float, default 0.1
+        on embeddings and sublayer outputs
+    tied : bool, default True
+        one matrix for input and output
+    norm : str, default "pre"
+        or "post"
+    positions : str, default "learned"
+        or another of `POSITIONS` (lesson 21a)
+    activation : Callable[[Tensor], Tensor], default partial(F.gelu, approximate="tanh")
+    attention_dropout : float, default 0.0
+        on the attention weights
+    scaled : bool, default False
+        embeddings times √D, as in the Transformer of 2017
+    max_len : int, default 512
+        longest text, for learned positions only
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(
@@ -141,6 +200,16 @@ def check_prompts(
 
     Where the id is shared, a text may begin or end with it. So padding is recognised by rows that do not all
     begin, or all end, with equally many of them.
+
+    Parameters
+    ----------
+    name : str
+        of the model, for the message
+    src : Tensor
+        (N, S) prompts
+    pad_id : int
+    shared : bool
+        GPT-2's tokenizer: padding has the id of the start or end token
     """
     if src.shape[1] == 0:
         raise ValueError(f"{name}.start: an empty prompt: begin with the start token")

@@ -41,7 +41,20 @@ class WithMemory(SlidingWindow):
         tokens: Tensor,                  # (B, T) ids
         memory: Tensor | None = None,    # (N, B, M, D) each layer's inputs before them; None: nothing yet
     ) -> tuple[Tensor, Tensor]:          # (B, T, D) what the output is made from; the next memory
-        "Read a segment after its memory, and remember the last M words."
+        """Read a segment after its memory, and remember the last M words.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            (B, T) ids
+        memory : Tensor | None, default None
+            (N, B, M, D) each layer's inputs before them; None: nothing yet
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            (B, T, D) what the output is made from; the next memory
+        """
         layers, h, inputs = self.lm.stack.layers, self.lm.embedding(tokens), []     # (B, T, D)
         if memory is None:
             memory = h.new_empty(len(layers), len(h), 0, h.shape[2])                # M = 0
@@ -53,7 +66,12 @@ class WithMemory(SlidingWindow):
         return self.lm.stack.final_norm(h), seen[:, :, max(0, seen.shape[2] - self.memory):]
 
     def forward(self, tokens: Tensor) -> Tensor:                                    # (B, T) ids -> (B, T, V)
-        "Logits of the word after each word of a segment that has no memory."
+        """Logits of the word after each word of a segment that has no memory.
+
+        Shapes
+        ------
+        (B, T) ids -> (B, T, V)
+        """
         return self.lm.output(self.read_segment(tokens)[0])
 
     def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:
@@ -66,7 +84,22 @@ class WithMemory(SlidingWindow):
         memory: Tensor | None,                          # as in `read_segment`
         smoothing: float | tuple[float, ...] = 0.0,     # of the labels
     ) -> tuple[Tensor, Tensor]:                         # scalar, of n smoothings (n,); the next memory
-        "Cross-entropy of each word but the first, mean over the real ones; the memory for the next segment."
+        """Cross-entropy of each word but the first, mean over the real ones; the memory for the next segment.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            (B, T + 1) ids
+        memory : Tensor | None
+            as in `read_segment`
+        smoothing : float | tuple[float, ...], default 0.0
+            of the labels
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            scalar, of n smoothings (n,); the next memory
+        """
         vectors, memory = self.read_segment(tokens[:, :-1], memory)
         return self.lm.output.loss(vectors, tokens[:, 1:], smoothing, self.pad_id), memory
 
@@ -75,6 +108,10 @@ def remembered(layer: EncoderLayer, memory: Tensor) -> KeyValueCache:           
     """The memory's keys and values in a cache, where the layer looks for those of earlier words.
 
     They are made anew for each segment, so W_k and W_v learn from the memory. A memory has no queries.
+
+    Shapes
+    ------
+    (B, M, D)
     """
     heads, cache = layer.self_attention.heads, layer.self_attention.new_cache()
     if memory.shape[1]:
@@ -92,6 +129,10 @@ class RelativeXL(InAttention):
     `rotate_query` is the first bracket: attention makes its product with the keys. `score_bias` is the second
     product: attention adds it. ρ_n is W_r times the sines of n. Later keys get the score -inf.
     Raises ValueError if n_heads does not divide d_model.
+
+    Shapes
+    ------
+    D, even; H
     """
 
     def __init__(self, d_model: int, n_heads: int):   # D, even; H
@@ -113,7 +154,22 @@ class RelativeXL(InAttention):
         S: int,          # keys, at positions 0 … S - 1
         start: int = 0,  # S - T
     ) -> Tensor:         # (B, H, T, S)
-        "Raises ValueError if the last query does not belong to the last key."
+        """Raises ValueError if the last query does not belong to the last key.
+
+        Parameters
+        ----------
+        query : Tensor
+            (B, H, T, K) at positions S - T … S - 1
+        S : int
+            keys, at positions 0 … S - 1
+        start : int, default 0
+            S - T
+
+        Returns
+        -------
+        Tensor
+            (B, H, T, S)
+        """
         T, K = query.shape[2:]
         if start + T != S:
             raise ValueError(f"RelativeXL: {T} queries from position {start} do not end with the last of "
@@ -122,7 +178,12 @@ class RelativeXL(InAttention):
         return shift(by_distance).masked_fill(~visible(start, T, device=query.device), -torch.inf)
 
     def codes(self, S: int) -> Tensor:                                              # (H, S, K)
-        "ρ of the distances S - 1 … 0: from the largest down."
+        """ρ of the distances S - 1 … 0: from the largest down.
+
+        Shapes
+        ------
+        (H, S, K)
+        """
         rho = self.project(self.sines(0, S).flip(0))                                # (S, D)
         return rho.unflatten(-1, (self.n_heads, -1)).transpose(0, 1)
 
@@ -138,6 +199,16 @@ def shift(
 
     A zero before each row makes it one longer than the rows it is read in again, once T numbers are off the
     front. So each row begins one distance higher than the row above it.
+
+    Parameters
+    ----------
+    scores : Tensor
+        (..., T, S): row i holds the scores of the distances S - 1, S - 2 … 0
+
+    Returns
+    -------
+    Tensor
+        (..., T, S): row i holds those of the keys 0 … S - 1
     """
     T, S = scores.shape[-2:]
     return F.pad(scores, (1, 0)).flatten(-2)[..., T:].unflatten(-1, (T, S))
@@ -147,6 +218,37 @@ class TransformerXL(WithMemory):
     """Lesson 30's model with `RelativeXL` in every layer and a memory, made from sizes [Dai et al. 2019].
 
     Raises ValueError if the sizes do not fit one another, or the norm's name is unknown.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int, default 128
+        D
+    n_heads : int, default 4
+        H
+    n_layers : int, default 4
+        N
+    memory : int, default 64
+        M, words; 0: none
+    same_length : bool, default False
+        each word reads exactly M words, itself included, wherever it stands
+    d_ff : int | None, default None
+        F; None: 4 D
+    dropout : float, default 0.1
+        on embeddings and sublayer outputs
+    tied : bool, default True
+        one matrix for input and output
+    norm : str, default "pre"
+        or "post"
+    activation : Callable[[Tensor], Tensor], default partial(F.gelu, approximate="tanh")
+    attention_dropout : float, default 0.0
+        on the attention weights
+    scaled : bool, default False
+        embeddings times √D, as in the Transformer of 2017
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(

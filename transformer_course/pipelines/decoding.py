@@ -81,7 +81,18 @@ def rows_or_reasons(
     names: Sequence[str],           # of the sentences, for the errors
     prefix: str = "",               # stands before each sentence, as T5 expects it
 ) -> list[list[int] | ValueError]:
-    """For each sentence what the encoder reads, token ids with EOS, or why it cannot be translated."""
+    """For each sentence what the encoder reads, token ids with EOS, or why it cannot be translated.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    sentences : Sequence[str]
+    names : Sequence[str]
+        of the sentences, for the errors
+    prefix : str, default ""
+        stands before each sentence, as T5 expects it
+    """
     texts = [prefix + text if isinstance(text, str) and text.strip() else text for text in sentences]
     try:
         found = tokenizer.encode_many(texts)
@@ -106,6 +117,19 @@ def source_row(
     """What the encoder reads for a sentence.
 
     Raises ValueError if it is empty, not valid Unicode, or longer than MAX_SOURCE or the model's positions.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    sentence : str
+    name : str, default "the sentence"
+        for the error message
+
+    Returns
+    -------
+    list[int]
+        token ids with EOS
     """
     (row,) = rows_or_reasons(model, tokenizer, [sentence], [name])
     if isinstance(row, ValueError):
@@ -130,7 +154,15 @@ def target_limit(
     length: int,                     # of the source, in tokens with EOS
     positions: int | None = None,    # that the model has learnt
 ) -> int:
-    """How many tokens a translation may have, EOS included."""
+    """How many tokens a translation may have, EOS included.
+
+    Parameters
+    ----------
+    length : int
+        of the source, in tokens with EOS
+    positions : int | None, default None
+        that the model has learnt
+    """
     longest = 2 * length + 10
     return longest if positions is None else min(longest, positions)
 
@@ -186,7 +218,24 @@ def decode_in_batches(
     options: SearchOptions = SearchOptions(),
     kept: KeptDecoder | None = None,   # of this model, from an earlier call
 ) -> list[list[Found]]:            # for each row its translations
-    """Search for translations of each row, batch by batch."""
+    """Search for translations of each row, batch by batch.
+
+    Parameters
+    ----------
+    model : nn.Module
+    rows : Sequence[list[int]]
+        source ids with EOS
+    limits : Sequence[int]
+        how many tokens each translation may have
+    options : SearchOptions, default SearchOptions()
+    kept : KeptDecoder | None, default None
+        of this model, from an earlier call
+
+    Returns
+    -------
+    list[list[Found]]
+        for each row its translations
+    """
     device = next(model.parameters()).device
     dtype = product_dtype(options.precision, device)
     decoder = (kept or KeptDecoder(model))(dtype)
@@ -215,7 +264,23 @@ def scored_rows(
     options: SearchOptions = SearchOptions(),
     kept: KeptDecoder | None = None,   # of this model, from an earlier call
 ) -> list[list[Scored]]:               # for each row its translations, of a beam the best first
-    """Translations of what the encoder reads, with their scores."""
+    """Translations of what the encoder reads, with their scores.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    rows : Sequence[list[int]]
+        of `source_rows`
+    options : SearchOptions, default SearchOptions()
+    kept : KeptDecoder | None, default None
+        of this model, from an earlier call
+
+    Returns
+    -------
+    list[list[Scored]]
+        for each row its translations, of a beam the best first
+    """
     positions = positions_in(model)
     limits = [target_limit(len(row), positions) for row in rows]
     found = decode_in_batches(model, rows, limits, options, kept)
@@ -230,7 +295,18 @@ def translate_rows(
     options: SearchOptions = SearchOptions(),
     kept: KeptDecoder | None = None,   # of this model, from an earlier call
 ) -> list[str]:
-    """Translations of what the encoder reads; with several for each row they follow one another."""
+    """Translations of what the encoder reads; with several for each row they follow one another.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    rows : Sequence[list[int]]
+        of `source_rows`
+    options : SearchOptions, default SearchOptions()
+    kept : KeptDecoder | None, default None
+        of this model, from an earlier call
+    """
     return [one.text for row in scored_rows(model, tokenizer, rows, options, kept) for one in row]
 
 
@@ -245,5 +321,15 @@ def translate(
     """Translate sentences, in their order, each as if it were alone.
 
     Raises ValueError before any is translated, as `source_rows` does.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    sentences : Sequence[str]
+    options : SearchOptions, default SearchOptions()
+    prefix : str, default ""
+        stands before each sentence, as T5 expects it
+    kept : KeptDecoder | None, default None
     """
     return translate_rows(model, tokenizer, source_rows(model, tokenizer, sentences, prefix), options, kept)

@@ -105,7 +105,12 @@ def check_texts(verb: str, texts: Sequence[str]) -> None:
 
 # %% ../../nbs/library/pipelines/32c_encoder.ipynb #cell-9
 def mean_pooled(vectors: Tensor, real: Tensor) -> Tensor:   # (B, S, D), (B, S) True at words -> (B, D)
-    """The mean of the words' vectors, without padding."""
+    """The mean of the words' vectors, without padding.
+
+    Shapes
+    ------
+    (B, S, D), (B, S) True at words -> (B, D)
+    """
     weight = real[..., None].to(vectors.dtype)
     return (vectors * weight).sum(1) / weight.sum(1)
 
@@ -118,6 +123,20 @@ def read(
     """What the encoder makes of each text, batch by batch, without gradients.
 
     Raises ValueError for a text that is longer than the model reads, and for vectors that are not numbers.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a Bert, or a model that holds one as `bert`
+    rows : Sequence[list[int]]
+        of `rows_for`
+    batch_tokens : int, default 4096
+        cells of a batch
+
+    Returns
+    -------
+    Iterator[tuple[list[int], Tensor, Tensor]]
+        numbers of rows, ids (B, S), vectors (B, S, D)
     """
     bert, positions = getattr(model, "bert", model), positions_in(model)
     for number, row in enumerate(rows, start=1):
@@ -135,7 +154,18 @@ def read(
 # %% ../../nbs/library/pipelines/32c_encoder.ipynb #cell-11
 @dataclass(frozen=True)
 class EncoderScore:
-    """How well an encoder did on one split."""
+    """How well an encoder did on one split.
+
+    Parameters
+    ----------
+    split : str
+    what : str
+        was counted: "labels", "hidden words" or "nearest pairs"
+    right : float
+        share, 0 to 1
+    items : int
+        of so many
+    """
 
     split: str
     what: str       # was counted: "labels", "hidden words" or "nearest pairs"
@@ -180,7 +210,22 @@ def likeliest(
     mask: int,                   # id of [MASK]
     top_k: int,
 ) -> list[list[list[tuple[int, float]]]]:   # for each row, for each [MASK]: ids and probabilities
-    """The likeliest words in place of each [MASK]."""
+    """The likeliest words in place of each [MASK].
+
+    Parameters
+    ----------
+    model : BertForPreTraining
+    rows : Sequence[list[int]]
+        of `rows_for`
+    mask : int
+        id of [MASK]
+    top_k : int
+
+    Returns
+    -------
+    list[list[list[tuple[int, float]]]]
+        for each row, for each [MASK]: ids and probabilities
+    """
     found = {}
     for batch, tokens, vectors in read(model, rows):
         p = model.masked_lm(vectors).float().softmax(-1)                            # (B, S, V)
@@ -218,6 +263,36 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
 
         Raises ValueError for unknown names, for a folder in use, and without exactly one budget;
         KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
+
+        Parameters
+        ----------
+        data : str | Corpus, default "micro-text"
+            a corpus of texts, labelled ones for a classifier; or its name
+        model : str, default "bert"
+            a name in ENCODERS
+        preset : str, default "micro"
+            a name in ENCODER_PRESETS
+        steps : int | None, default None
+            the budget: either steps
+        minutes : float | None, default None
+            or minutes of training
+        seed : int, default 1
+        device : str, default "auto"
+            "cpu", "cuda", "mps"
+        precision : str, default "auto"
+            see `training.Settings`
+        folder : str | Path | None, default None
+            for checkpoints and the trained model; None: write nothing
+        resume : bool, default False
+            go on from the newest checkpoint in folder
+        progress : bool, default True
+            show a bar
+        vocabulary : int | None, default None
+            tokens at most; None: the preset's, here and below
+        learning_rate : float | None, default None
+            that warm-up aims at
+        batch_tokens : int | None, default None
+            cells of a batch, padding included
         """
         return train(cls, prepare_texts, _score, *planned(
             ENCODER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
@@ -234,6 +309,19 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
 
         Raises ValueError for one string in place of a list, and for a text without words or longer than the
         model reads.
+
+        Parameters
+        ----------
+        texts : Sequence[str]
+        batch_tokens : int, default 4096
+            cells of a batch
+        normalize_embeddings : bool, default True
+            scale each vector to length 1
+
+        Returns
+        -------
+        Tensor
+            (N, D) on the CPU
         """
         check_texts("encode", texts)
         bert = getattr(self.model, "bert", self.model)
@@ -251,6 +339,17 @@ class Encoder(Trained, library_name="transformer-course", tags=["sentence-simila
         """The likeliest words in place of each [MASK].
 
         Raises ValueError for an encoder without the head for it, and for a text without a [MASK].
+
+        Parameters
+        ----------
+        texts : Sequence[str]
+            with [MASK] where a word is hidden
+        top_k : int, default 5
+
+        Returns
+        -------
+        list[list[list[tuple[str, float]]]]
+            for each text, for each [MASK]: words and probabilities
         """
         check_texts("fill", texts)
         if not hasattr(self.model, "masked_lm"):

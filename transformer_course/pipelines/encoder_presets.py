@@ -49,7 +49,16 @@ ENCODER_PRESETS = {
 # %% ../../nbs/library/pipelines/32b_encoder_presets.ipynb #cell-8
 @dataclass(frozen=True)
 class LabelledBatches:
-    """Labelled texts in batches of a fixed number of rows, in another order each epoch."""
+    """Labelled texts in batches of a fixed number of rows, in another order each epoch.
+
+    Parameters
+    ----------
+    rows : Sequence[tuple[list[int], int]]
+        ids of a text with its special tokens, and its class
+    size : int
+        B, rows in a batch
+    pad_id : int, default PAD
+    """
 
     rows: Sequence[tuple[list[int], int]]   # ids of a text with its special tokens, and its class
     size: int                               # B, rows in a batch
@@ -69,7 +78,12 @@ class LabelledBatches:
         return self._cut(range(len(self.rows)))
 
     def collate(self, batch: Sequence[int], device=None) -> tuple[Tensor, Tensor]:   # (B, S), (B,)
-        """The texts as a rectangle, and their classes."""
+        """The texts as a rectangle, and their classes.
+
+        Shapes
+        ------
+        (B, S), (B,)
+        """
         tokens = pad([self.rows[i][0] for i in batch], self.pad_id, device)
         return tokens, torch.tensor([self.rows[i][1] for i in batch], device=device)
 
@@ -90,5 +104,10 @@ class Classifying(nn.Module):
         self.model = model
 
     def loss(self, tokens: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:   # (B, S), (B,)
-        "Cross-entropy, mean over the texts: a scalar."
+        """Cross-entropy, mean over the texts: a scalar.
+
+        Shapes
+        ------
+        (B, S), (B,)
+        """
         return F.cross_entropy(self.model(tokens).float(), labels, label_smoothing=smoothing)

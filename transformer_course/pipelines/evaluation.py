@@ -33,7 +33,23 @@ class Evaluation(Protocol):
 
 @dataclass(frozen=True)
 class TranslationScore:
-    """How good a translator was on one split."""
+    """How good a translator was on one split.
+
+    Parameters
+    ----------
+    split : str
+    sentences : int
+    beam_size : int
+    bleu : float | None
+        cased, detokenised, sacreBLEU; None for a model that only aligns
+    chrf : float | None
+    exact_match : float | None
+        share of sentences, 0 to 1
+    aer : float | None
+        alignment error rate, where there is gold and the model attends
+    signature : str
+        of sacreBLEU
+    """
 
     split: str
     sentences: int
@@ -62,6 +78,19 @@ def evaluate(
     """Compare translations with the references, and links with the gold links.
 
     Raises ValueError if there are no pairs.
+
+    Parameters
+    ----------
+    hypotheses : Sequence[str]
+        the translations
+    pairs : Sequence[Pair]
+        what was translated, with the references
+    split : str, default ""
+        its name, for the record
+    beam_size : int, default 5
+        for the record
+    links : Sequence[set] | None, default None
+        read off the attention, for each pair
     """
     if not pairs:
         raise ValueError("evaluate: there are no pairs")
@@ -88,6 +117,20 @@ def attention_weights(
     """The weights that a model gives to each source token while it writes the given target.
 
     Raises ValueError if the model has no attention.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    pairs : Sequence[Pair]
+    layer : int | None, default None
+        of a Transformer; default: the mean
+    head : int | None, default None
+
+    Returns
+    -------
+    list[Tensor]
+        for each pair (T, S): target tokens with EOS, source tokens with EOS
     """
     if not attends(model):
         raise ValueError(f"a {type(model).__name__} has no attention to look at")
@@ -108,7 +151,22 @@ def attention_links(
     layer: int | None = None,       # of a Transformer; default: the mean
     head: int | None = None,
 ) -> list[set]:                     # for each pair (source word, target word)
-    """Word links read off the attention. Raises ValueError if the model has none."""
+    """Word links read off the attention. Raises ValueError if the model has none.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    pairs : Sequence[Pair]
+    layer : int | None, default None
+        of a Transformer; default: the mean
+    head : int | None, default None
+
+    Returns
+    -------
+    list[set]
+        for each pair (source word, target word)
+    """
     word_of, target_word_of = tokenizer.word_of_piece, target_side(tokenizer).word_of_piece
     return [links_from_attention(weights, word_of(pair.source), target_word_of(pair.target))
             for weights, pair in zip(attention_weights(model, tokenizer, pairs, layer, head), pairs)]
@@ -127,7 +185,20 @@ def choose_head(
     tokenizer: Tokenizer,
     pairs: Sequence[Pair],               # with gold links
 ) -> tuple[int | None, int | None]:      # layer and head; None: the mean
-    """Where the cross-attention of a Transformer agrees best with the gold links; other models have one."""
+    """Where the cross-attention of a Transformer agrees best with the gold links; other models have one.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    pairs : Sequence[Pair]
+        with gold links
+
+    Returns
+    -------
+    tuple[int | None, int | None]
+        layer and head; None: the mean
+    """
     whole, *places = attention_places(model)
     gold = [pair.links for pair in pairs]
     error = lambda place: alignment_error_rate(attention_links(model, tokenizer, pairs, *place), gold)

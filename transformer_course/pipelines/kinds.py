@@ -19,7 +19,31 @@ from .presets import MODELS, PRESETS, Preset, known
 # %% ../../nbs/library/pipelines/32e_kinds.ipynb #cell-6
 @dataclass(frozen=True)
 class Kind:
-    """One of the three things of the library: what it is called, and what it can be built from."""
+    """One of the three things of the library: what it is called, and what it can be built from.
+
+    Parameters
+    ----------
+    what : str
+        "a translator"
+    door : str
+        the class in `transformer_course` that uses it
+    verb : str
+        its method and its command
+    task : str
+        the Hub's word for what it does
+    example : str
+        a text for it
+    models : Mapping[str, partial]
+        by name
+    presets : Mapping[str, Preset]
+        by name
+    vocabularies : int, default 1
+        the sizes that a model's constructor begins with
+    smoothing : float, default 0.0
+        of the labels in training
+    default : tuple[str, str, str], default ("", "", "")
+        data set, model and preset of a training
+    """
 
     what: str                         # "a translator"
     door: str                         # the class in `transformer_course` that uses it
@@ -71,7 +95,19 @@ def check_kind(
     where: str,      # what holds it, for the error
     model: str,      # its name
 ) -> None:
-    """Raise ValueError, which says what can use it, unless a thing is of the kind that is wanted."""
+    """Raise ValueError, which says what can use it, unless a thing is of the kind that is wanted.
+
+    Parameters
+    ----------
+    kind : Kind
+        that is wanted
+    found : Kind
+        that is there
+    where : str
+        what holds it, for the error
+    model : str
+        its name
+    """
     if found is not kind:
         raise ValueError(f"{where} holds {found.what}, {model}: `transformer-course {found.verb}` and "
                          f"{found.door} can use it")

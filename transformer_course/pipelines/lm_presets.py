@@ -25,6 +25,23 @@ class RecurrentLM(nn.Module):
 
     Keeps the course's language-model protocol: forward, loss, first, start, step.
     Raises ValueError if a size is not positive, or the kind of cell is unknown.
+
+    Parameters
+    ----------
+    words : int
+        V
+    d_model : int, default 64
+        D, of the embeddings
+    d_hidden : int, default 128
+        H, of the notes
+    n_layers : int, default 1
+    cell : str, default "gru"
+        or "lstm", "rnn"
+    dropout : float, default 0.1
+        on embeddings, between layers, before the output
+    pad_id : int, default PAD
+    bos_id : int, default BOS
+    eos_id : int, default EOS
     """
 
     def __init__(
@@ -45,21 +62,40 @@ class RecurrentLM(nn.Module):
         self.pad_id, self.bos_id, self.eos_id = self.inner.pad_id, self.inner.bos_id, self.inner.eos_id
 
     def forward(self, tokens: Tensor) -> Tensor:   # (B, T) ids -> (B, T, V)
-        "Logits of the word after each word."
+        """Logits of the word after each word.
+
+        Shapes
+        ------
+        (B, T) ids -> (B, T, V)
+        """
         return self.inner(tokens[:, :1], tokens)
 
     def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:   # (B, T + 1)
-        "Cross-entropy of each word but the first, mean over the real ones."
+        """Cross-entropy of each word but the first, mean over the real ones.
+
+        Shapes
+        ------
+        (B, T + 1)
+        """
         return self.inner.loss(tokens[:, :1], tokens, smoothing)
 
     def first(self, src: Tensor) -> Tensor:   # (N, S) -> (N,)
-        "The last word of each prompt: the first one that `step` reads."
+        """The last word of each prompt: the first one that `step` reads.
+
+        Shapes
+        ------
+        (N, S) -> (N,)
+        """
         return src[:, -1]
 
     def start(self, src: Tensor) -> State:   # (N, S) prompts of one length, S >= 1
         """Read the prompts without their last words.
 
         Raises ValueError if a prompt is empty, or padded: prompts of a batch must have the same length.
+
+        Shapes
+        ------
+        (N, S) prompts of one length, S >= 1
         """
         shared = self.pad_id in (self.bos_id, self.eos_id)
         check_prompts("RecurrentLM", src, self.pad_id, shared)
@@ -116,7 +152,15 @@ def text_batches(
     ids: Tensor,             # (n,) a text
     preset: Preset,
 ) -> BatchSource:
-    """Segments, or streams for a Transformer-XL. Raises ValueError if the text is too short for them."""
+    """Segments, or streams for a Transformer-XL. Raises ValueError if the text is too short for them.
+
+    Parameters
+    ----------
+    model : nn.Module
+    ids : Tensor
+        (n,) a text
+    preset : Preset
+    """
     kind = StreamBatches if isinstance(model, WithMemory) else SegmentBatches
     return kind(ids, preset.length, preset.rows)
 

@@ -27,6 +27,19 @@ def load(
     token: str | bool | None = None,         # for a private model; None: of your login
     cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
 ) -> Translator | Writer | Encoder:
-    """The thing in a folder. Raises FileNotFoundError and ValueError as `load_model`."""
+    """The thing in a folder. Raises FileNotFoundError and ValueError as `load_model`.
+
+    Parameters
+    ----------
+    path : str | Path
+        a folder, or a name on the Hugging Face Hub
+    device : torch.device | str, default "cpu"
+    revision : str | None, default None
+        on the Hub: a branch, a tag or a commit
+    token : str | bool | None, default None
+        for a private model; None: of your login
+    cache_dir : str | Path | None, default None
+        where downloads are kept; None: the Hub's usual folder
+    """
     model, tokenizer, config = load_model(path, revision=revision, token=token, cache_dir=cache_dir)
     return DOORS[kind_in(config).door](model.to(device), tokenizer, config)

@@ -92,7 +92,16 @@ def save_model(
     tokenizer: Tokenizer | GivenTokenizer,
     config: dict,          # with "model", its name, and "sizes", the keywords of its constructor
 ) -> None:
-    """Write the files of a model; `write_files` says what an interruption leaves."""
+    """Write the files of a model; `write_files` says what an interruption leaves.
+
+    Parameters
+    ----------
+    folder : str | Path
+    model : nn.Module
+    tokenizer : Tokenizer | GivenTokenizer
+    config : dict
+        with "model", its name, and "sizes", the keywords of its constructor
+    """
     card = {"README.md": model_card(config).encode()}
     if "model_type" in config:
         write_files(folder, card | _published_files(model, tokenizer, config))
@@ -113,6 +122,19 @@ def export_model(
     """Write a model in a published layout, for other programs.
 
     Raises ValueError, with the reason, if the layout cannot hold it.
+
+    Parameters
+    ----------
+    folder : str | Path
+    model : nn.Module
+    tokenizer : Tokenizer | GivenTokenizer
+    layout : str | None, default None
+        a model_type of a published family; None: the one that fits
+
+    Returns
+    -------
+    str
+        the layout's name
     """
     given = isinstance(tokenizer, GivenTokenizer)
     name, files = pretrained.published_files(model, None if given else tokenizer, layout)
@@ -254,6 +276,24 @@ def load_model(
     Raises FileNotFoundError if there is no such model or a file is missing. Raises ValueError, with the
     file's name, if one was altered, makes no sense, or does not fit the others, and for a model of another
     kind than the one that is expected.
+
+    Parameters
+    ----------
+    path : str | Path
+        a folder, or a name on the Hugging Face Hub
+    kind : Kind | None, default None
+        that is expected; None: any
+    revision : str | None, default None
+        on the Hub: a branch, a tag or a commit
+    token : str | bool | None, default None
+        for a private model; None: of your login
+    cache_dir : str | Path | None, default None
+        where downloads are kept; None: the Hub's usual folder
+
+    Returns
+    -------
+    tuple[nn.Module, Tokenizer | GivenTokenizer, dict]
+        model, tokenizer, configuration
     """
     folder = model_folder(path, revision=revision, token=token, cache_dir=cache_dir)
     shown = Path(path)

@@ -59,7 +59,31 @@ MODELS = {                                                  # "luong-dot" takes 
 # %% ../../nbs/library/pipelines/25a_presets.ipynb #cell-8
 @dataclass(frozen=True)
 class Preset:
-    """Sizes and rates that go together."""
+    """Sizes and rates that go together.
+
+    Parameters
+    ----------
+    sizes : dict[str, dict]
+        for each kind of model, or single model, keywords of its constructor
+    peak : dict[str, float]
+        for each kind of model, or single model, the learning rate that warm-up aims at
+    warmup : int
+        steps
+    vocabulary : int
+        tokens, of a translator both languages together
+    tokens : str, default "bpe"
+        kind of tokens, see lesson 01
+    batch_tokens : int, default 4096
+        cells of a batch of sentence pairs
+    average : int, default 1
+        epochs whose weights are averaged; 1: the last weights as they are
+    length : int, default 128
+        L, tokens of a segment or, of an encoder, of its longest text
+    rows : int, default 16
+        B, segments or texts in a batch
+    models : Mapping[str, partial], default field(default_factory=lambda: MODELS)
+        by name, with their own keywords
+    """
 
     sizes: dict[str, dict]           # for each kind of model, or single model, keywords of its constructor
     peak: dict[str, float]   # for each kind of model, or single model, the learning rate that warm-up aims at
@@ -85,7 +109,18 @@ class Preset:
         learning_rate: float | None = None,
         batch_tokens: int | None = None,      # cells of a batch: of segments or texts, `length` to a row
     ) -> "Preset":
-        "The same preset with other values. Raises ValueError for one that is not allowed."
+        """The same preset with other values. Raises ValueError for one that is not allowed.
+
+        Parameters
+        ----------
+        model : str
+            a name in its models, whose rate it is
+        vocabulary : int | None, default None
+            None: as it is, here and below
+        learning_rate : float | None, default None
+        batch_tokens : int | None, default None
+            cells of a batch: of segments or texts, `length` to a row
+        """
         for name, value in (("vocabulary", vocabulary), ("batch_tokens", batch_tokens)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
@@ -132,7 +167,15 @@ def known(
     name: str,
     allowed: Collection[str],
 ) -> str:
-    """The name, if it is allowed. Raises ValueError, which lists the allowed ones, for any other."""
+    """The name, if it is allowed. Raises ValueError, which lists the allowed ones, for any other.
+
+    Parameters
+    ----------
+    kind : str
+        what is named: "model", "preset" …
+    name : str
+    allowed : Collection[str]
+    """
     if not isinstance(name, str) or name not in allowed:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(allowed)}")
     return name
@@ -146,6 +189,15 @@ def build(
     """A model of the preset's sizes, untrained.
 
     Raises ValueError for an unknown name.
+
+    Parameters
+    ----------
+    model : str
+        a name in MODELS
+    preset : str
+        a name in PRESETS
+    vocabulary : int
+        size of the joint vocabulary
     """
     sizes, peak = PRESETS[known("preset", preset, PRESETS)].of(known("model", model, MODELS))
     return MODELS[model](vocabulary, vocabulary, **sizes)

@@ -38,7 +38,27 @@ from ..training.trainer import Trainer
 # %% ../../nbs/library/pipelines/25e_runs.ipynb #cell-6
 @dataclass(frozen=True)
 class Job:
-    """What is trained. Raises ValueError for a model or preset that does not exist, or a bad value."""
+    """What is trained. Raises ValueError for a model or preset that does not exist, or a bad value.
+
+    Parameters
+    ----------
+    data : str
+        name of a corpus
+    pair : str
+        direction, such as "en-de"; "" for one language
+    model : str
+        a name in the models of a kind
+    preset : str
+        a name in the presets of the same kind
+    seed : int
+        of weights, order and dropout
+    vocabulary : int | None, default None
+        None: the preset's, here and below
+    learning_rate : float | None, default None
+        that warm-up aims at
+    batch_tokens : int | None, default None
+        cells of a batch
+    """
 
     data: str      # name of a corpus
     pair: str      # direction, such as "en-de"; "" for one language
@@ -151,7 +171,22 @@ def held(folder: str | Path | None, job: Job, resume: bool = False) -> Iterator[
 # %% ../../nbs/library/pipelines/25e_runs.ipynb #cell-11
 @dataclass(frozen=True)
 class Material:
-    """What a training needs of a corpus, all of it made before anything is written."""
+    """What a training needs of a corpus, all of it made before anything is written.
+
+    Parameters
+    ----------
+    model : nn.Module
+        of the job's sizes, untrained
+    tokenizer : Tokenizer
+    learn : BatchSource
+        the batches of the training
+    held_out : BatchSource
+        those of `valid`
+    learner : nn.Module | None, default None
+        a `Trainable` of lesson 07 that holds the model; None: the model
+    facts : dict, default field(default_factory=dict)
+        more for the configuration
+    """
 
     model: nn.Module                   # of the job's sizes, untrained
     tokenizer: Tokenizer
@@ -163,7 +198,20 @@ class Material:
 
 @dataclass(frozen=True)
 class Run:
-    """How a training runs: its budget, its settings and its folder."""
+    """How a training runs: its budget, its settings and its folder.
+
+    Parameters
+    ----------
+    budget : Budget
+    settings : Settings
+        from `settings_for`
+    folder : str | Path | None, default None
+        for checkpoints and the note, see `held`; None: nothing is written
+    resume : bool, default False
+        go on from the newest checkpoint in folder
+    progress : bool, default True
+        show a bar
+    """
 
     budget: Budget
     settings: Settings                   # from `settings_for`
@@ -189,7 +237,30 @@ def planned(
     learning_rate: float | None = None,
     batch_tokens: int | None = None,
 ) -> tuple[Job, Corpus, Run]:
-    """What a training is about to do. Raises ValueError for an unknown name."""
+    """What a training is about to do. Raises ValueError for an unknown name.
+
+    Parameters
+    ----------
+    kind : Kind
+        of what is trained
+    data : str | Corpus
+        a corpus or its name
+    pair : str | None
+        direction; None: the corpus's first
+    model : str
+    preset : str
+    seed : int
+    budget : Budget
+    device : str
+    precision : str
+    folder : str | Path | None, default None
+    resume : bool, default False
+    progress : bool, default True
+    vocabulary : int | None, default None
+        None: the preset's, here and below
+    learning_rate : float | None, default None
+    batch_tokens : int | None, default None
+    """
     known(kind.name, model, kind.models)
     known("preset", preset, kind.presets)
     corpus = load(data, pair) if isinstance(data, str) else data
@@ -209,6 +280,17 @@ def train(
     """Train a model from scratch, or resume its training; score it on `valid`; save it if there is a folder.
 
     Raises ValueError for a folder in use, and KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
+
+    Parameters
+    ----------
+    thing : Callable[[nn.Module, Tokenizer, dict], Any]
+        makes what is returned, such as `Translator`
+    prepare : Callable[[Job, Corpus], Material]
+    score : Callable[[Any, Corpus], None]
+        notes in its configuration how good it is
+    job : Job
+    corpus : Corpus
+    run : Run
     """
     folder = None if run.folder is None else Path(run.folder)
     if folder is not None:
@@ -303,6 +385,16 @@ def check_lengths(
     """Raise ValueError, which names the first, if a pair is too long for the model or a batch.
 
     In `valid`, a source must not be empty or too long for a search: it is translated after the training.
+
+    Parameters
+    ----------
+    model : nn.Module
+    examples : Sequence[Example]
+    split : str
+    place : Callable[[int], str] | None, default None
+        where example i stands; None: "pair 1 of train"
+    batch_tokens : int | None, default None
+        cells of a batch; None: any number
     """
     positions, place = positions_in(model), place or (lambda i: f"pair {i + 1} of {split}")
     for i, (source, target) in enumerate(examples):

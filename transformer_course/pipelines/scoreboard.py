@@ -21,7 +21,19 @@ from ..scoring import alignment_error_rate
 # %% ../../nbs/library/pipelines/25f_scoreboard.ipynb #cell-5
 @dataclass(frozen=True)
 class Row:
-    """One row of the scoreboard."""
+    """One row of the scoreboard.
+
+    Parameters
+    ----------
+    model : str
+    parameters : int
+        that were learnt
+    tokens_per_second : float
+        real target tokens learnt from, over the time of training
+    seconds : float
+        of training
+    score : TranslationScore
+    """
 
     model: str
     parameters: int            # that were learnt
@@ -84,6 +96,26 @@ def compare(
 
     The aligners learn from the training pairs with as many rounds of EM as in lesson 13, whatever the budget.
     Raises ValueError as `Translator.train` does.
+
+    Parameters
+    ----------
+    data : str | Corpus, default "micro-hindi"
+    pair : str | None, default None
+    models : Sequence[str], default (*ALIGNERS, *MODELS)
+    preset : str, default "micro"
+    split : str, default "test"
+    beam_size : int, default 5
+    steps : int | None, default None
+        the budget of each model: either steps
+    minutes : float | None, default None
+        or minutes of training
+    seed : int, default 1
+    device : str, default "auto"
+        "cpu", "cuda", "mps"
+    precision : str, default "auto"
+        see `training.Settings`
+    progress : bool, default True
+        show a bar
     """
     corpus = load(data, pair) if isinstance(data, str) else data
     if corpus.kind != "pairs":

@@ -27,7 +27,14 @@ MOST = 1000     # hypotheses kept, or texts for each input: so many fit in the m
 
 @dataclass(frozen=True)
 class Scored:
-    """A text, and the score that the search gave it."""
+    """A text, and the score that the search gave it.
+
+    Parameters
+    ----------
+    text : str
+    score : float
+        log p, of a beam over length^length_penalty
+    """
 
     text: str
     score: float     # log p, of a beam over length^length_penalty
@@ -43,7 +50,35 @@ PRECISIONS = {"highest": torch.float32, "medium": torch.bfloat16}   # what matri
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The settings of a search. Raises ValueError for a value that is not allowed."""
+    """The settings of a search. Raises ValueError for a value that is not allowed.
+
+    Parameters
+    ----------
+    beam_size : int, default 5
+        hypotheses kept; 1: greedy
+    length_penalty : float, default 1.0
+        score = log p / length^penalty
+    num_return_sequences : int, default 1
+        texts for each input, of a beam the best first
+    do_sample : bool, default False
+        draw each token, in place of a beam
+    temperature : float, default 1.0
+        of the draws; 0: always the likeliest
+    top_k : int | None, default None
+        draw among the k likeliest only
+    top_p : float | None, default None
+        draw among the likeliest that hold this share, see `Nucleus`
+    min_p : float | None, default None
+        draw among those with this share of the likeliest, see `MinP`
+    repetition_penalty : float, default 1.0
+        above 1: what was written becomes less likely, see `RepetitionPenalty`
+    seed : int, default 1
+        of the draws
+    batch_tokens : int, default 2048
+        cells of a batch of inputs
+    precision : str, default "highest"
+        of products; "medium" is quicker where the processor has units for it
+    """
 
     beam_size: int = 5               # hypotheses kept; 1: greedy
     length_penalty: float = 1.0      # score = log p / length^penalty
@@ -131,7 +166,24 @@ def search(
     options: SearchOptions,
     generator: torch.Generator,   # of random numbers, on the model's device
 ) -> list[list[Found]]:           # for each row its texts, of a beam the best first
-    """As many texts for each row as are asked for: drawn, the likeliest, or the best of a beam."""
+    """As many texts for each row as are asked for: drawn, the likeliest, or the best of a beam.
+
+    Parameters
+    ----------
+    model : Searchable
+    src : Tensor
+        (B, S) token ids
+    limits : Tensor
+        (B,) how many tokens each text may have, EOS included
+    options : SearchOptions
+    generator : torch.Generator
+        of random numbers, on the model's device
+
+    Returns
+    -------
+    list[list[Found]]
+        for each row its texts, of a beam the best first
+    """
     wanted, rule = options.num_return_sequences, options.rule()
     if options.do_sample and options.temperature > 0:
         repeated = src.repeat_interleave(wanted, 0), limits.repeat_interleave(wanted)

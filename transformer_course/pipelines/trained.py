@@ -23,6 +23,13 @@ class Trained(ModelHubMixin):
     """A trained model with its tokenizer and what is known of them, ours or a published one.
 
     Raises ValueError for a tokenizer of another model, as far as sizes and special tokens tell.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer | GivenTokenizer
+    config : dict
+        model, preset, data, and how it was trained
     """
 
     kind: Kind                      # what a subclass can hold
@@ -63,7 +70,29 @@ class Trained(ModelHubMixin):
         private: bool | None = None,             # hide a new model; None: as your account does
         token: str | None = None,                # None: of your login
     ) -> str | None:                             # where it is on the Hub, if it was uploaded
-        """Write all of it into a folder. Not the mixin's way, which deletes the old config.json first."""
+        """Write all of it into a folder. Not the mixin's way, which deletes the old config.json first.
+
+        Parameters
+        ----------
+        folder : str | Path
+        config : dict | None, default None
+            the mixin passes these two; the folder's are made anew
+        model_card_kwargs : dict | None, default None
+        push_to_hub : bool, default False
+            upload it, too
+        repo_id : str | None, default None
+            under this name; None: the folder's
+        commit_message : str, default "Push model"
+        private : bool | None, default None
+            hide a new model; None: as your account does
+        token : str | None, default None
+            None: of your login
+
+        Returns
+        -------
+        str | None
+            where it is on the Hub, if it was uploaded
+        """
         save_model(folder, self.model, self.tokenizer, self.config)
         return self.push_to_hub(repo_id or Path(folder).name, commit_message=commit_message, private=private,
                                 token=token) if push_to_hub else None
@@ -81,6 +110,18 @@ class Trained(ModelHubMixin):
         """Load a folder, or a name on the Hugging Face Hub: ours, or a published model of the same kind.
 
         Raises FileNotFoundError and ValueError as `load_model`.
+
+        Parameters
+        ----------
+        path : str | Path
+            a folder, or a name on the Hugging Face Hub
+        device : torch.device | str, default "cpu"
+        revision : str | None, default None
+            on the Hub: a branch, a tag or a commit
+        token : str | bool | None, default None
+            for a private model; None: of your login
+        cache_dir : str | Path | None, default None
+            where downloads are kept; None: the Hub's usual folder
         """
         model, tokenizer, config = load_model(path, cls.kind, revision=revision, token=token,
                                               cache_dir=cache_dir)

@@ -27,7 +27,17 @@ from .decoding import (
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-19
 class Translator(Trained, library_name="transformer-course", tags=["translation"]):
-    """A trained model with its tokenizer and what is known of them, of this library or a published one."""
+    """A trained model with its tokenizer and what is known of them, of this library or a published one.
+
+    Parameters
+    ----------
+    model : nn.Module
+        keeps the course's translator protocol
+    tokenizer : Tokenizer
+        one for both languages
+    config : dict
+        model, preset, data, pair, and how it was trained
+    """
 
     kind = TRANSLATOR
 
@@ -65,6 +75,38 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         Pairs of your own come as a corpus: see `Corpus.from_pairs` and `Corpus.from_files`.
         Raises ValueError for unknown names, for a folder in use, and without exactly one budget;
         KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
+
+        Parameters
+        ----------
+        data : str | Corpus, default "micro-hindi"
+            a corpus of sentence pairs, or its name
+        pair : str | None, default None
+            direction, such as "en-de"; default: the corpus's first
+        model : str, default "transformer"
+            a name in MODELS
+        preset : str, default "tiny"
+            a name in PRESETS
+        steps : int | None, default None
+            the budget: either steps
+        minutes : float | None, default None
+            or minutes of training
+        seed : int, default 1
+        device : str, default "auto"
+            "cpu", "cuda", "mps"
+        precision : str, default "auto"
+            see `training.Settings`
+        folder : str | Path | None, default None
+            for checkpoints and the trained model; None: write nothing
+        resume : bool, default False
+            go on from the newest checkpoint in folder
+        progress : bool, default True
+            show a bar
+        vocabulary : int | None, default None
+            tokens at most; None: the preset's, here and below
+        learning_rate : float | None, default None
+            that warm-up aims at
+        batch_tokens : int | None, default None
+            cells of a batch, padding included
         """
         return train(cls, prepare_pairs, _score, *planned(
             TRANSLATOR, data, pair, model, preset, seed, Budget(steps, minutes), device, precision,
@@ -94,6 +136,36 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
 
         Raises ValueError, before any is translated, for options that make no sense, and for a sentence
         that is empty, not valid Unicode or too long; it is named by its number.
+
+        Parameters
+        ----------
+        sentences : Sequence[str]
+        beam_size : int, default 5
+            hypotheses kept; 1: greedy
+        prefix : str | None, default None
+            before each sentence (T5); None: the configuration's, if any
+        length_penalty : float, default 1.0
+            score = log p / length^penalty
+        num_return_sequences : int, default 1
+            texts for each input, of a beam the best first
+        do_sample : bool, default False
+            draw each token, in place of a beam
+        temperature : float, default 1.0
+            of the draws; 0: always the likeliest
+        top_k : int | None, default None
+            draw among the k likeliest only
+        top_p : float | None, default None
+            draw among the likeliest that hold this share
+        min_p : float | None, default None
+            draw among those with this share of the likeliest
+        repetition_penalty : float, default 1.0
+            above 1: what was written becomes less likely
+        seed : int, default 1
+            of the draws
+        batch_tokens : int, default 2048
+            cells of a batch of inputs
+        precision : str, default "highest"
+            of products; "medium": quicker where there are units for it
         """
         prefix = self.config.get("prefix", "") if prefix is None else prefix
         wanted = SearchOptions(beam_size, length_penalty, num_return_sequences, do_sample, temperature, top_k,
@@ -122,7 +194,20 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         options: SearchOptions = SearchOptions(num_return_sequences=5),
         prefix: str | None = None,        # before each sentence (T5); None: the configuration's, if any
     ) -> list[list[Scored]]:              # for each sentence; `text` and `score` of each, the best first
-        """Several translations of each sentence, with their scores. Raises ValueError as `translate`."""
+        """Several translations of each sentence, with their scores. Raises ValueError as `translate`.
+
+        Parameters
+        ----------
+        sentences : Sequence[str]
+        options : SearchOptions, default SearchOptions(num_return_sequences=5)
+        prefix : str | None, default None
+            before each sentence (T5); None: the configuration's, if any
+
+        Returns
+        -------
+        list[list[Scored]]
+            for each sentence; `text` and `score` of each, the best first
+        """
         prefix = self.config.get("prefix", "") if prefix is None else prefix
         return self.scored_rows(source_rows(self.model, self.tokenizer, sentences, prefix), options)
 
@@ -160,6 +245,18 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         """Translate and compare with the targets; AER where links are known.
 
         Raises ValueError without pairs.
+
+        Parameters
+        ----------
+        pairs : Sequence[Pair]
+        split : str, default ""
+            its name, for the record
+        beam_size : int, default 5
+            these as for `translate`
+        prefix : str | None, default None
+        length_penalty : float, default 1.0
+        batch_tokens : int, default 2048
+        precision : str, default "highest"
         """
         hypotheses = self.translate([pair.source for pair in pairs], beam_size, prefix, precision=precision,
                                     length_penalty=length_penalty, batch_tokens=batch_tokens)
@@ -180,6 +277,20 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
         """Load a folder, or a name on the Hugging Face Hub: ours, or a published MarianMT, Pegasus or T5.
 
         A T5 takes the prefix of its task. Raises FileNotFoundError and ValueError as `load_model`.
+
+        Parameters
+        ----------
+        path : str | Path
+            a folder, or a name on the Hugging Face Hub
+        device : torch.device | str, default "cpu"
+        prefix : str | None, default None
+            of a T5's task, before each sentence
+        revision : str | None, default None
+            on the Hub: a branch, a tag or a commit
+        token : str | bool | None, default None
+            for a private model; None: of your login
+        cache_dir : str | Path | None, default None
+            where downloads are kept; None: the Hub's usual folder
         """
         translator = super().from_pretrained(path, device, revision=revision, token=token,
                                              cache_dir=cache_dir)

@@ -34,7 +34,18 @@ def running_ids(
     tokenizer: Tokenizer,
     texts: Sequence[str],
 ) -> Tensor:                   # (n,)
-    """All texts in one row of ids, each followed by EOS. Raises ValueError if a text is not valid Unicode."""
+    """All texts in one row of ids, each followed by EOS. Raises ValueError if a text is not valid Unicode.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+    texts : Sequence[str]
+
+    Returns
+    -------
+    Tensor
+        (n,)
+    """
     ids = [i for row in tokenizer.encode_many(texts) for i in (*row, tokenizer.eos_id)]
     return torch.tensor(ids, dtype=torch.long)
 
@@ -62,7 +73,19 @@ def prepare_text(job: Job, corpus: Corpus) -> Material:
 # %% ../../nbs/library/pipelines/31b_writing.ipynb #cell-10
 @dataclass(frozen=True)
 class TextScore:
-    """How well a language model predicts one split."""
+    """How well a language model predicts one split.
+
+    Parameters
+    ----------
+    split : str
+    tokens : int
+        that were predicted: all but the first
+    characters : int
+        of these tokens; an end of a text counts as one
+    perplexity : float
+        of a token
+    bits_per_character : float
+    """
 
     split: str
     tokens: int                  # that were predicted: all but the first
@@ -81,7 +104,22 @@ def token_losses(
     ids: Tensor,           # (n,) a text
     length: int,           # L, tokens of a window, or read at a time
 ) -> Tensor:               # (n - 1,)
-    """-log p of each token but the first, in nats. Raises ValueError if there are fewer than two tokens."""
+    """-log p of each token but the first, in nats. Raises ValueError if there are fewer than two tokens.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a language model in evaluation mode
+    ids : Tensor
+        (n,) a text
+    length : int
+        L, tokens of a window, or read at a time
+
+    Returns
+    -------
+    Tensor
+        (n - 1,)
+    """
     if len(ids) < 2:
         raise ValueError(f"a text of {len(ids)} tokens has nothing to predict")
     if isinstance(model, WithMemory):
@@ -96,7 +134,18 @@ def score_text(
     length: int,           # L
     split: str = "",       # its name, for the record
 ) -> TextScore:
-    """Bits per character and perplexity. Raises ValueError without anything to predict."""
+    """Bits per character and perplexity. Raises ValueError without anything to predict.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer
+    texts : Sequence[str]
+    length : int
+        L
+    split : str, default ""
+        its name, for the record
+    """
     ids = running_ids(tokenizer, texts).to(next(model.parameters()).device)
     nats = token_losses(model, ids, length).sum().item()
     if not math.isfinite(nats):
@@ -122,6 +171,20 @@ def write_on(
     """Go on from each prompt, those of equal length together.
 
     Raises ValueError if prompt and continuation need more positions than the model has learnt.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a language model in evaluation mode
+    prompts : Sequence[list[int]]
+        ids, each with at least one
+    max_new_tokens : int
+    options : SearchOptions
+
+    Returns
+    -------
+    list[list[Found]]
+        for each prompt its texts: what follows
     """
     device, found = next(model.parameters()).device, {}
     dtype = product_dtype(options.precision, device)
@@ -169,7 +232,35 @@ def writing_options(
     batch_tokens: int = 2048,         # cells of a batch of inputs
     precision: str = "highest",       # of products; "medium": quicker where there are units for it
 ) -> SearchOptions:
-    """The options of a search that writes. Raises ValueError for values that are not allowed."""
+    """The options of a search that writes. Raises ValueError for values that are not allowed.
+
+    Parameters
+    ----------
+    max_new_tokens : int
+    beam_size : int, default 1
+    do_sample : bool | None, default None
+        None: yes, unless there is a beam
+    length_penalty : float, default 1.0
+        score = log p / length^penalty
+    num_return_sequences : int, default 1
+        texts for each input, of a beam the best first
+    temperature : float, default 1.0
+        of the draws; 0: always the likeliest
+    top_k : int | None, default None
+        draw among the k likeliest only
+    top_p : float | None, default None
+        draw among the likeliest that hold this share
+    min_p : float | None, default None
+        draw among those with this share of the likeliest
+    repetition_penalty : float, default 1.0
+        above 1: what was written becomes less likely
+    seed : int, default 1
+        of the draws
+    batch_tokens : int, default 2048
+        cells of a batch of inputs
+    precision : str, default "highest"
+        of products; "medium": quicker where there are units for it
+    """
     if not isinstance(max_new_tokens, int) or not 1 <= max_new_tokens <= MAX_WRITTEN:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number from 1 to {MAX_WRITTEN}")
     draws = beam_size == 1 if do_sample is None else do_sample
@@ -205,6 +296,36 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
 
         Raises ValueError for unknown names, for a folder in use, and without exactly one budget;
         KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
+
+        Parameters
+        ----------
+        data : str | Corpus, default "micro-text"
+            a corpus of texts, or its name
+        model : str, default "rotary-lm"
+            a name in LANGUAGE_MODELS
+        preset : str, default "micro"
+            a name in TEXT_PRESETS
+        steps : int | None, default None
+            the budget: either steps
+        minutes : float | None, default None
+            or minutes of training
+        seed : int, default 1
+        device : str, default "auto"
+            "cpu", "cuda", "mps"
+        precision : str, default "auto"
+            see `training.Settings`
+        folder : str | Path | None, default None
+            for checkpoints and the trained model; None: write nothing
+        resume : bool, default False
+            go on from the newest checkpoint in folder
+        progress : bool, default True
+            show a bar
+        vocabulary : int | None, default None
+            tokens at most; None: the preset's, here and below
+        learning_rate : float | None, default None
+            that warm-up aims at
+        batch_tokens : int | None, default None
+            cells of a batch, padding included
         """
         return train(cls, prepare_text, _score, *planned(
             WRITER, data, None, model, preset, seed, Budget(steps, minutes), device, precision,
@@ -237,6 +358,42 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
 
         Raises ValueError for options that make no sense, a single string, and a prompt that is not valid
         Unicode or too long for the model.
+
+        Parameters
+        ----------
+        prompts : Sequence[str]
+            "": from the beginning of a text
+        max_new_tokens : int, default 100
+            at most so many
+        beam_size : int, default 1
+            more: search with a beam, and draw nothing
+        do_sample : bool | None, default None
+            draw each token; None: yes, unless there is a beam
+        length_penalty : float, default 1.0
+            score = log p / length^penalty
+        num_return_sequences : int, default 1
+            texts for each input, of a beam the best first
+        temperature : float, default 1.0
+            of the draws; 0: always the likeliest
+        top_k : int | None, default None
+            draw among the k likeliest only
+        top_p : float | None, default None
+            draw among the likeliest that hold this share
+        min_p : float | None, default None
+            draw among those with this share of the likeliest
+        repetition_penalty : float, default 1.0
+            above 1: what was written becomes less likely
+        seed : int, default 1
+            of the draws
+        batch_tokens : int, default 2048
+            cells of a batch of inputs
+        precision : str, default "highest"
+            of products; "medium": quicker where there are units for it
+
+        Returns
+        -------
+        list[str]
+            the prompts, each with what follows, up to its end; several of one prompt side by side
         """
         wanted = writing_options(
             max_new_tokens, beam_size, do_sample, length_penalty=length_penalty,
@@ -251,7 +408,19 @@ class Writer(Trained, library_name="transformer-course", tags=["text-generation"
         max_new_tokens: int = 100,
         options: SearchOptions = SearchOptions(num_return_sequences=5),
     ) -> list[list[Scored]]:          # for each prompt; `text` and `score` of each, of a beam the best first
-        """Several texts for each prompt, with the scores of what was added. Raises ValueError as `write`."""
+        """Several texts for each prompt, with the scores of what was added. Raises ValueError as `write`.
+
+        Parameters
+        ----------
+        prompts : Sequence[str]
+        max_new_tokens : int, default 100
+        options : SearchOptions, default SearchOptions(num_return_sequences=5)
+
+        Returns
+        -------
+        list[list[Scored]]
+            for each prompt; `text` and `score` of each, of a beam the best first
+        """
         if isinstance(prompts, str):
             raise ValueError("write takes a list of prompts, not one string: put it in [ ]")
         begin, ids = self._begin(), self.tokenizer.encode_many(prompts)

@@ -132,7 +132,18 @@ BERT_CLASSIFIER = Family(
 def bert_by_heads(
     tensors: Mapping[str, Tensor],   # of a file
 ) -> tuple[Family, dict]:            # the layout, and the sizes that no option tells
-    """Which BERT a file holds: its tensors tell it, and not its options."""
+    """Which BERT a file holds: its tensors tell it, and not its options.
+
+    Parameters
+    ----------
+    tensors : Mapping[str, Tensor]
+        of a file
+
+    Returns
+    -------
+    tuple[Family, dict]
+        the layout, and the sizes that no option tells
+    """
     any_ends = lambda ending: any(name.endswith(ending) for name in tensors)
     pooler = any_ends("pooler.dense.weight")
     if any(name.startswith("cls.seq_relationship") for name in tensors):

@@ -44,7 +44,20 @@ def layer_facts(
     norm: type,          # their kind
     bias: bool,          # its matrices have one
 ) -> dict:
-    """The sizes that all layers have. Raises ValueError for layers of another form than the layout's."""
+    """The sizes that all layers have. Raises ValueError for layers of another form than the layout's.
+
+    Parameters
+    ----------
+    name : str
+        of the layout, for errors
+    model : nn.Module
+    pre : bool
+        its norms are before the sublayers
+    norm : type
+        their kind
+    bias : bool
+        its matrices have one
+    """
     heads, layers = parts_of(model, MultiHeadAttention), parts_of(model, (EncoderLayer, DecoderLayer))
     norms = [part for layer in layers for name, part in layer.named_children() if name.startswith("norm_")]
     feeds = parts_of(model, (FeedForward, GatedFeedForward))

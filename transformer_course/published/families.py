@@ -43,6 +43,17 @@ def describe(
     """How a published layout says what a model is.
 
     Raises ValueError, with the reason, if it cannot.
+
+    Parameters
+    ----------
+    model : nn.Module
+    model_type : str | None, default None
+        a name in FAMILIES; None: the nearest
+
+    Returns
+    -------
+    tuple[Family, dict, dict[str, Tensor]]
+        the layout, sizes, and weights, in our names
     """
     nearest = _kind(model)
     kind = nearest if model_type is None else model_type

@@ -50,6 +50,11 @@ def model_folder(
 
     Pickled weights are taken only where there are no safetensors. Raises FileNotFoundError if the model is
     neither here nor on the Hub, and ValueError for a device or a pipe in the folder.
+
+    Parameters
+    ----------
+    path : str | Path
+        a folder, or a name on the Hugging Face Hub
     """
     folder = Path(path)
     if folder.is_dir():

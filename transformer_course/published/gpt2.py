@@ -73,7 +73,31 @@ def gpt2(
     bos_id: int = 50256,
     eos_id: int = 50256,
 ) -> LanguageModel:
-    """A GPT-2 [Radford et al. 2019]: pre-norm, trained positions, embeddings as they are."""
+    """A GPT-2 [Radford et al. 2019]: pre-norm, trained positions, embeddings as they are.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int
+        D
+    n_heads : int
+        H
+    n_layers : int
+    d_ff : int | None, default None
+        F; None: 4 D
+    max_len : int, default 1024
+    activation : Callable[[Tensor], Tensor], default GELU_TANH
+    eps : float, default 1e-5
+        of the norms
+    dropout : float, default 0.1
+    attention_dropout : float, default 0.1
+    tied : bool, default True
+        output = embedding
+    pad_id : int, default 50256
+    bos_id : int, default 50256
+    eos_id : int, default 50256
+    """
     table = embedding_table(vocab_size, d_model)
 
     def norm():

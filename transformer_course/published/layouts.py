@@ -23,7 +23,35 @@ Line = tuple[str, ...]   # our name, their name, a transform, perhaps a conditio
 
 @dataclass(frozen=True)
 class Family:
-    """A layout of published files: what its options and tensors are called, and what they are here."""
+    """A layout of published files: what its options and tensors are called, and what they are here.
+
+    Parameters
+    ----------
+    name : str
+        as people say it
+    model_type : str
+        as config.json says it
+    architecture : str
+        the class that reads it there
+    options : Mapping[str, tuple]
+    names : tuple[Line, ...]
+    build : Callable[..., nn.Module]
+        from sizes to our model
+    describe : Callable[[nn.Module], tuple[dict, dict[str, Tensor]]]
+        and back: its sizes and its weights
+    prefix : str, default ""
+        some files leave it out
+    copies : Mapping[str, str], default field(default_factory=dict)
+        a tensor, and what it must be equal to
+    codes : tuple[str, ...], default ()
+        tensors of position codes, sines first
+    keeps_codes : bool, default False
+        they are written, too
+    unused : str, default "$^"
+        a pattern of names
+    mend : Callable[[Mapping], Mapping], default dict
+        puts right what some version says otherwise
+    """
 
     name: str                                  # as people say it
     model_type: str                            # as config.json says it
@@ -95,7 +123,15 @@ TRANSFORMS = {
 # %% ../../nbs/library/published/34a_layouts.ipynb #cell-10
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of ours, and the tensors of a file that it is made of."""
+    """One tensor of ours, and the tensors of a file that it is made of.
+
+    Parameters
+    ----------
+    ours : str
+    theirs : tuple[str, ...]
+    how : str
+        a name in TRANSFORMS
+    """
 
     ours: str
     theirs: tuple[str, ...]
@@ -218,6 +254,14 @@ def read_options(
 
     Raises ValueError, with the option's name, if one is unknown, missing, contradicts another, is the id of a
     special word outside the vocabulary, or has a value that no model of this library follows.
+
+    Parameters
+    ----------
+    family : Family
+    config : Mapping
+        of a config.json
+    file : object, default "config.json"
+        its name, for errors
     """
     options, config = EVERYWHERE | family.options, family.mend(config)
     for key in config:

@@ -101,7 +101,35 @@ def marian(
     bos_id: int = 0,                   # what a target begins with
     eos_id: int = 1,
 ) -> EncoderDecoder:
-    """A MarianMT [Junczys-Dowmunt et al. 2018]: the paper's Transformer, with a bias in the output."""
+    """A MarianMT [Junczys-Dowmunt et al. 2018]: the paper's Transformer, with a bias in the output.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    d_model : int
+        D
+    n_heads : int
+        H
+    encoder_layers : int
+    decoder_layers : int
+    d_ff : int
+        F
+    activation : Callable[[Tensor], Tensor], default F.silu
+    scaled : bool, default True
+        embeddings times √D
+    pre : bool, default False
+        norms before the sublayers: Pegasus
+    dropout : float, default 0.1
+    attention_dropout : float, default 0.0
+    ff_dropout : float, default 0.0
+    max_len : int, default 1024
+        codes computed beforehand; there are more
+    pad_id : int, default 0
+    bos_id : int, default 0
+        what a target begins with
+    eos_id : int, default 1
+    """
     table = embedding_table(vocab_size, d_model)
 
     def heads(cross=False):
@@ -129,7 +157,12 @@ def marian(
 
 
 def codes(sizes: Mapping, length: int) -> Tensor:   # (length, D)
-    """Position codes as the files keep them: all sines, then all cosines."""
+    """Position codes as the files keep them: all sines, then all cosines.
+
+    Shapes
+    ------
+    (length, D)
+    """
     return TRANSFORMS["columns"].write(sinusoids(torch.arange(length), sizes["d_model"]), sizes)
 
 # %% ../../nbs/library/published/34g_marian.ipynb #cell-12
@@ -137,7 +170,14 @@ def describe_marian(
     model: EncoderDecoder,
     pre: bool = False,     # norms before the sublayers: Pegasus
 ) -> tuple[dict, dict[str, Tensor]]:
-    """Sizes and weights of the MarianMT that is the same function. Raises ValueError if there is none."""
+    """Sizes and weights of the MarianMT that is the same function. Raises ValueError if there is none.
+
+    Parameters
+    ----------
+    model : EncoderDecoder
+    pre : bool, default False
+        norms before the sublayers: Pegasus
+    """
     name = "Pegasus" if pre else "MarianMT"
     facts, weights = layer_facts(name, model, pre, nn.LayerNorm, True), dict(model.named_parameters())
     embedding = model.tgt_embedding

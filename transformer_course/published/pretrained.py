@@ -73,6 +73,17 @@ def settled(
 
     Raises ValueError that names the first tensor that is missing, of another shape, there twice, not finite,
     different from what it copies, or without a place in the model.
+
+    Parameters
+    ----------
+    family : Family
+    sizes : Mapping
+    tensors : Mapping[str, Tensor]
+        of a file, under the names that it uses
+    shapes : Mapping[str, tuple[int, ...]]
+        of the tensors that the model needs
+    file : object, default "the file"
+        its name, for errors
     """
     known, found = {*shapes, *family.copies, *family.codes}, {}
     for name, tensor in tensors.items():
@@ -133,7 +144,16 @@ def from_tensors(
     dtype: torch.dtype = torch.float32,
     folder: str | Path = "",          # where they are from, for errors
 ) -> nn.Module:
-    """The model that options and tensors of a published model describe."""
+    """The model that options and tensors of a published model describe.
+
+    Parameters
+    ----------
+    config : Mapping
+    tensors : Mapping[str, Tensor]
+    dtype : torch.dtype, default torch.float32
+    folder : str | Path, default ""
+        where they are from, for errors
+    """
     folder = Path(folder)
     family = _family(config, folder / "config.json")
     sizes = read_options(family, config, folder / "config.json")
@@ -161,6 +181,19 @@ def from_pretrained(
 
     Raises FileNotFoundError if there is no such model. Raises ValueError, with the name of the file, option
     or tensor, if a family or option is not known, a file is damaged, or a tensor does not fit.
+
+    Parameters
+    ----------
+    path : str | Path
+        a folder, or a name on the Hugging Face Hub
+    dtype : torch.dtype, default torch.float32
+    model_type : str | None, default None
+        for a config.json that names none, as those before 2020
+
+    Returns
+    -------
+    nn.Module
+        a LanguageModel, Bert (with its heads) or EncoderDecoder
     """
     folder = model_folder(path, **hub_options)
     config = folder / "config.json"
@@ -221,6 +254,19 @@ def published_files(
 
     Warns, with a tokenizer, if CTranslate2 cannot hold the model. Raises ValueError, with the reason, if the
     layout cannot hold it, or the tokenizer does not fit it.
+
+    Parameters
+    ----------
+    model : nn.Module
+    tokenizer : Tokenizer | None, default None
+        written, too, if it is given
+    model_type : str | None, default None
+        a name in `FAMILIES`; None: the one that fits
+
+    Returns
+    -------
+    tuple[str, dict[str, bytes]]
+        the layout's name, and its files
     """
     family, sizes, weights = describe(model, model_type)
     if tokenizer is not None and len(tokenizer) > sizes["vocab_size"]:
@@ -255,7 +301,20 @@ def save_pretrained(
     tokenizer: Tokenizer | None = None,
     model_type: str | None = None,
 ) -> str:                                 # the layout's name
-    """Write the files of `published_files` into a folder. Raises ValueError as it does."""
+    """Write the files of `published_files` into a folder. Raises ValueError as it does.
+
+    Parameters
+    ----------
+    model : nn.Module
+    folder : str | Path
+    tokenizer : Tokenizer | None, default None
+    model_type : str | None, default None
+
+    Returns
+    -------
+    str
+        the layout's name
+    """
     name, files = published_files(model, tokenizer, model_type)
     write_files(folder, files)
     return name

@@ -90,7 +90,16 @@ def one_side(
     said: dict,         # of tokenizer_config.json
     model_type: str,    # of config.json
 ) -> Sentencepieces:
-    """T5's: one model, and sentinels behind its pieces; or Pegasus's, with reserved ids before them."""
+    """T5's: one model, and sentinels behind its pieces; or Pegasus's, with reserved ids before them.
+
+    Parameters
+    ----------
+    folder : Path
+    said : dict
+        of tokenizer_config.json
+    model_type : str
+        of config.json
+    """
     source = _sentencepiece(folder / "spiece.model")
     if model_type == "pegasus":
         return Sentencepieces(source, ids=_after_reserved(source, said.get("offset", RESERVED)),

@@ -55,7 +55,16 @@ class _Pieces:
 # %% ../../nbs/library/published/34c_given_tokenizers.ipynb #cell-7
 @dataclass(frozen=True, eq=False)
 class GivenTokenizer:
-    """A tokenizer that came with a model."""
+    """A tokenizer that came with a model.
+
+    Parameters
+    ----------
+    pieces : _Pieces | Sentencepieces
+    roles : dict[str, int], default field(default_factory=dict)
+        ids of "pad", "bos", "eos", "unk", "cls" …
+    files : dict[str, bytes], default field(default_factory=dict, repr=False)
+        that it was read from
+    """
 
     pieces: _Pieces | Sentencepieces
     roles: dict[str, int] = field(default_factory=dict)   # ids of "pad", "bos", "eos", "unk", "cls" …
@@ -92,7 +101,16 @@ class GivenTokenizer:
         second: str | None = None,   # a second segment, for BERT
         special: bool = False,       # add what the model expects around a text: [CLS] … [SEP], or … </s>
     ) -> list[int]:
-        "Ids of a text, or of two. Raises ValueError if a text is no string, or not valid Unicode."
+        """Ids of a text, or of two. Raises ValueError if a text is no string, or not valid Unicode.
+
+        Parameters
+        ----------
+        text : str
+        second : str | None, default None
+            a second segment, for BERT
+        special : bool, default False
+            add what the model expects around a text: [CLS] … [SEP], or … </s>
+        """
         return self.encode_pair(text, second, special)[0]
 
     def encode_pair(self, text: str, second: str | None = None,
@@ -263,7 +281,17 @@ def tokenizer_files(
     around: str,            # what to add to a text, such as "$A <eos>"
     filled_with: str = SPECIALS[PAD],   # what batches are filled up with
 ) -> dict[str, bytes]:
-    """The files from which other libraries make this tokenizer."""
+    """The files from which other libraries make this tokenizer.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        of this library
+    around : str
+        what to add to a text, such as "$A <eos>"
+    filled_with : str, default SPECIALS[PAD]
+        what batches are filled up with
+    """
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     if tokenizer.kind == "words":        # the word "<eos>" in a text is not the end of the sentence
         names = tokenizers.Regex(rf"(?<!\S)({'|'.join(map(re.escape, SPECIALS))})(?!\S)")

@@ -52,6 +52,32 @@ def beam_search(
     With exact_stop, a beam with room for every prefix finds the K best of all sentences.
     With `adjust`, scores are sums of the adjusted log p, not normalised again, divided by the norm.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
+
+    Parameters
+    ----------
+    model : Searchable
+        in evaluation mode; without a method `first` it reads BOS first
+    src : Tensor
+        (B, S) token ids
+    beam_size : int
+        K, live hypotheses per sentence; may exceed the vocabulary
+    max_len : int | Tensor
+        maximum length of a hypothesis, EOS included: one for all or (B,)
+    min_len : int, default 0
+        minimum length, EOS included
+    length_penalty : float, default 1.0
+        alpha >= 0: 0 for none; the larger, the more long hypotheses are favoured
+    normalisation : str, default "length"
+        log p / length^alpha, or "wu": log p / ((5 + length) / 6)^alpha
+    exact_stop : bool, default False
+        stop once nothing can beat K finished ones; default: once K have finished
+    adjust : Adjust | None, default None
+        changes log p at every step, see `Adjust`
+
+    Returns
+    -------
+    Hypotheses
+        n-best lists of up to K finished hypotheses; scores are log p / norm
     """
     if not isinstance(beam_size, int) or beam_size < 1:
         raise ValueError(f"beam_size={beam_size!r} must be a whole number of at least 1")
@@ -244,6 +270,24 @@ def greedy_search(
     A hypothesis that has not ended by max_len is cut there, without EOS. A beam search
     with beam_size=1 would end it instead, with EOS as word number max_len.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
+
+    Parameters
+    ----------
+    model : Searchable
+        in evaluation mode; without a method `first` it reads BOS first
+    src : Tensor
+        (B, S) token ids
+    max_len : int | Tensor
+        maximum length of a hypothesis, EOS included: one for all or (B,)
+    min_len : int, default 0
+        minimum length, EOS included
+    adjust : Adjust | None, default None
+        changes log p at every step, see `Adjust`
+
+    Returns
+    -------
+    Hypotheses
+        scores are log p
     """
     return _write(Request(model, src, max_len, min_len, adjust), choose=partial(torch.argmax, dim=-1))
 
@@ -266,6 +310,32 @@ def sample(
     With `adjust` they are the sum of the adjusted log p, not normalised again. `adjust` comes before the
     temperature and `keep` after it, as in Hugging Face's library.
     Raises ValueError for a request that cannot be met, or logits that are NaN.
+
+    Parameters
+    ----------
+    model : Searchable
+        in evaluation mode; without a method `first` it reads BOS first
+    src : Tensor
+        (B, S) token ids
+    max_len : int | Tensor
+        maximum length of a hypothesis, EOS included: one for all or (B,)
+    temperature : float, default 1.0
+        below 1: likely words become likelier still; above 1: flatter
+    top_k : int | None, default None
+        draw among the k likeliest words only [Fan et al. 2018]
+    generator : torch.Generator | None, default None
+        of random numbers, on the model's device
+    min_len : int, default 0
+        minimum length, EOS included
+    adjust : Adjust | None, default None
+        changes log p at every step, see `Adjust`
+    keep : Callable[[Tensor], Tensor] | None, default None
+        log p (N, V) -> -inf for what may not be drawn
+
+    Returns
+    -------
+    Hypotheses
+        scores are log p, whatever temperature, top_k and keep
     """
     if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
         raise ValueError(

@@ -47,6 +47,22 @@ def viterbi(
     """The likeliest states, one for each position, among all N^T paths, in T N^2 steps [Viterbi 1967].
 
     Raises ValueError for shapes that do not fit together, a mask with holes, or scores that are NaN.
+
+    Parameters
+    ----------
+    log_start : Tensor
+        (B, N) log p(first state); or (1, N) expanded
+    log_transition : Tensor
+        (N, N) or (B, N, N) log p(to | from) at [from, to]
+    log_emission : Tensor
+        (B, T, N) log p(what is seen at t | state)
+    mask : Tensor | None, default None
+        (B, T) True at the positions there are; they come first
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        paths (B, T), -1 where there is no position; their log p (B,)
     """
     _check_trellis(log_start, log_transition, log_emission, mask)
     B, T, N = log_emission.shape
@@ -68,7 +84,17 @@ def viterbi(
 # %% ../../nbs/lessons/12a_exact_search.ipynb #cell-26
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """The best sentences, and what it took to know that they are."""
+    """The best sentences, and what it took to know that they are.
+
+    Parameters
+    ----------
+    found : Hypotheses
+        one hypothesis for each of B sentences, scored by log p; none where nothing can end
+    expanded : Tensor
+        (B,) prefixes that were continued, each a row of a `step`
+    bounds : Tensor
+        (B,) no sentence whatever has a larger log p
+    """
 
     found: Hypotheses    # one hypothesis for each of B sentences, scored by log p; none where nothing can end
     expanded: Tensor     # (B,) prefixes that were continued, each a row of a `step`
@@ -76,7 +102,12 @@ class Proof:
 
     @property
     def proven(self) -> Tensor:   # (B,) boolean
-        "Where the hypothesis is the exact best."
+        """Where the hypothesis is the exact best.
+
+        Shapes
+        ------
+        (B,) boolean
+        """
         return self.bounds <= self.found.scores
 
 # %% ../../nbs/lessons/12a_exact_search.ipynb #cell-27
@@ -245,6 +276,25 @@ def astar_search(
     `heuristic[b, t, w]` must be at least the log p that any completion adds to t words of sentence b, the last of
     them w (what is read first if t = 0). A beam search of the same width goes first: what is no better than its
     result is dropped. Raises ValueError for a request that cannot be met, or logits that are NaN.
+
+    Parameters
+    ----------
+    model : Searchable
+        in evaluation mode; without a method `first` it reads BOS first
+    src : Tensor
+        (B, S) token ids
+    max_len : int | Tensor
+        longest sentence, EOS included: one for all or (B,)
+    heuristic : Tensor | None, default None
+        (B or 1, max_len + 1, V or 1) bound on the log p to come; None: 0
+    min_len : int, default 0
+        shortest sentence, EOS included
+    width : int, default 8
+        nodes of a sentence that are expanded together
+    max_nodes : int, default 10_000
+        a sentence's search ends unproven after so many
+    adjust : Adjust | None, default None
+        changes every step's log p, which stays at most 0
     """
     request = Request(model, src, max_len, min_len, adjust)
     _check_astar(heuristic, len(src), request.longest, width, max_nodes)

@@ -20,6 +20,17 @@ class Hypotheses:
     """What a search found for B sentences. Each n-best list is sorted by score.
 
     If the search was given a rule (`adjust`), log p is the sum of what it returned, not normalised again.
+
+    Parameters
+    ----------
+    tokens : Tensor
+        (B, L) the best of each, without BOS, then padding; all padding: none found
+    scores : Tensor
+        (B,) its score: log p, in a beam search over its length's norm; -inf: none found
+    log_probs : Tensor
+        (B,) its log p
+    nbest : list[list[tuple[list[int], float]]]
+        for each sentence (token ids, score), best first
     """
 
     tokens: Tensor       # (B, L) the best of each, without BOS, then padding; all padding: none found
@@ -38,7 +49,21 @@ def hypotheses_from(
     model: Searchable,   # for its special ids
     norm: Tensor | None = None,   # (T + 1,) what log p was divided by, for each length; None: by nothing
 ) -> Hypotheses:
-    """Cut each row of tokens after its EOS, and undo the norm for log p."""
+    """Cut each row of tokens after its EOS, and undo the norm for log p.
+
+    Parameters
+    ----------
+    scores : Tensor
+        (B, K) best first; -inf: an empty place
+    tokens : Tensor
+        (B, K, T), whatever there is after EOS
+    limits : Tensor
+        (B,) maximum lengths; a row without EOS is full
+    model : Searchable
+        for its special ids
+    norm : Tensor | None, default None
+        (T + 1,) what log p was divided by, for each length; None: by nothing
+    """
     nbest = []
     for rows, values, limit in zip(tokens.tolist(), scores.tolist(), limits.tolist()):
         found = [(words, score) for words, score in zip(rows, values) if score > -math.inf]

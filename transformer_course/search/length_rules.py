@@ -25,6 +25,21 @@ def norms(
 
     "length": length^alpha. "wu": ((5 + length) / 6)^alpha [Wu et al. 2016, eq. 14, without coverage].
     Raises ValueError for a penalty that is negative or too large for this length, or another normalisation.
+
+    Parameters
+    ----------
+    longest : int
+        T
+    penalty : float
+        alpha >= 0: 0 for none; the larger, the more long sentences are favoured
+    normalisation : str
+        "length" or "wu"
+    device : torch.device | str | None, default None
+
+    Returns
+    -------
+    Tensor
+        (T + 1,)
     """
     if not 0 <= penalty < math.inf:
         raise ValueError(f"length_penalty={penalty} must be a number >= 0")

@@ -30,6 +30,19 @@ class Request:
 
     Raises ValueError for a model in training mode, or without a part of the protocol. It also does so for a
     source that is not (B, S) token ids with B, S >= 1, and for lengths that cannot be met.
+
+    Parameters
+    ----------
+    model : Searchable
+        in evaluation mode
+    src : Tensor
+        (B, S) token ids
+    max_len : int | Tensor
+        longest sentence, EOS included: one for all or (B,)
+    min_len : int, default 0
+        shortest sentence, EOS included
+    adjust : Adjust | None, default None
+        changes log p at every step
     """
 
     def __init__(
@@ -60,7 +73,12 @@ class Request:
         return state
 
     def first_words(self) -> Tensor:   # (B,)
-        "What each row reads first: `model.first(src)` if there is one (the last word of a prompt), else BOS."
+        """What each row reads first: `model.first(src)` if there is one (the last word of a prompt), else BOS.
+
+        Shapes
+        ------
+        (B,)
+        """
         if hasattr(self.model, "first"):
             return self.model.first(self.src)
         return torch.full((len(self.src),), self.model.bos_id, dtype=torch.long, device=self.src.device)
@@ -69,6 +87,10 @@ class Request:
         """log p of each next word under the model; -inf for what may not come, without normalising again.
 
         Raises ValueError for logits of another shape.
+
+        Shapes
+        ------
+        (N, V) -> (N, V)
         """
         if logits.dim() != 2 or logits.shape[1] <= self._largest:
             raise ValueError(f"search: {type(self.model).__name__}.step must return logits (N, V) with V "

@@ -18,6 +18,11 @@ class Nucleus:
     """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
 
     For `keep` of `sample`, which calls it after the temperature. Raises ValueError if top_p is not in (0, 1].
+
+    Parameters
+    ----------
+    top_p : float
+        the share
     """
 
     top_p: float   # the share
@@ -39,6 +44,11 @@ class MinP:
     """Draw only among words with at least a share of the likeliest word's probability [Nguyen et al. 2024].
 
     For `keep` of `sample`, which calls it after the temperature. Raises ValueError if min_p is not in (0, 1].
+
+    Parameters
+    ----------
+    min_p : float
+        the share
     """
 
     min_p: float   # the share
@@ -59,6 +69,13 @@ class RepetitionPenalty:
     For `adjust` of any search. The words of the prompt do not count. The paper divides the word's score by
     theta, which makes a negative score likelier; log p is negative, so it is multiplied.
     Raises ValueError if theta is below 1, or last is not at least 1.
+
+    Parameters
+    ----------
+    theta : float
+        1: no penalty; the paper takes 1.2
+    last : int | None, default None
+        only the last so many words count; None: all
     """
 
     theta: float               # 1: no penalty; the paper takes 1.2

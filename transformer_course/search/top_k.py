@@ -18,7 +18,12 @@ _FEWEST_GROUPS = 10    # for each word that is wanted; with fewer groups a plain
 
 
 def best_words(logp: Tensor, count: int) -> tuple[Tensor, Tensor]:   # (N, V) -> log p and words, (N, C) each
-    """`logp.topk(count)`, 1.4 times as fast: it ranks only the C groups of words with the largest maxima."""
+    """`logp.topk(count)`, 1.4 times as fast: it ranks only the C groups of words with the largest maxima.
+
+    Shapes
+    ------
+    (N, V) -> log p and words, (N, C) each
+    """
     V = logp.shape[1]
     G = V // _GROUP                                                       # groups; word w is in group w % G
     if G < _FEWEST_GROUPS * count:
@@ -42,7 +47,23 @@ def end_and_best_words(
     eos_id: int,
     count: int,                               # C, best words that are wanted; fewer if V is less
 ) -> tuple[Tensor, Tensor, Tensor]:           # log p of the end (N,) and of the best others (N, C), their ids
-    """For each row the log p of ending, and the words with the largest log p except EOS, best first."""
+    """For each row the log p of ending, and the words with the largest log p except EOS, best first.
+
+    Parameters
+    ----------
+    logits : Tensor
+        (N, V)
+    log_probs : Callable[[Tensor], Tensor]
+        (rows, V) logits -> (rows, V) log p, in new memory
+    eos_id : int
+    count : int
+        C, best words that are wanted; fewer if V is less
+
+    Returns
+    -------
+    tuple[Tensor, Tensor, Tensor]
+        log p of the end (N,) and of the best others (N, C), their ids
+    """
     rows = max(1, _TOGETHER // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     parts = []
     for some in logits.split(rows):

@@ -31,7 +31,13 @@ class ForbiddenWords:
 # %% ../../nbs/library/search/12f_word_rules.ipynb #cell-8
 @dataclass(frozen=True)
 class ForcedBeginning:
-    """An `adjust` for any search: how each of the B sentences begins. Raises ValueError for a negative id."""
+    """An `adjust` for any search: how each of the B sentences begins. Raises ValueError for a negative id.
+
+    Parameters
+    ----------
+    beginnings : Sequence[Sequence[int]]
+        B lists of ids; an empty one leaves its sentence free
+    """
 
     beginnings: Sequence[Sequence[int]]   # B lists of ids; an empty one leaves its sentence free
 

@@ -47,6 +47,12 @@ def put_weights(
     """Copy weights into a model, all or none.
 
     Raises ValueError, naming the first difference, if names or shapes are not the model's own.
+
+    Parameters
+    ----------
+    model : nn.Module
+    weights : dict[str, Tensor]
+        exactly the names of `weights_of(model)`
     """
     shape = lambda tensors, name: tuple(tensors[name].shape) if name in tensors else "nothing"
     own = _tensors(model)
@@ -110,7 +116,17 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint."""
+    """The content of a checkpoint.
+
+    Parameters
+    ----------
+    path : Path
+    facts : dict
+        of state.json
+    tensors : dict[str, Tensor]
+    epochs : dict[int, dict[str, Tensor]]
+        weights of earlier epochs
+    """
 
     path: Path
     facts: dict                            # of state.json
@@ -146,6 +162,14 @@ def read_checkpoint(
     """Read one checkpoint, with the epochs that it names.
 
     Raises FileNotFoundError if a file is missing, and ValueError, which names the file, if one is damaged.
+
+    Parameters
+    ----------
+    path : Path
+    kinds : dict[str, type | tuple]
+        the facts that it must hold
+    whole : bool, default True
+        False: an epoch that is damaged or missing is left out, with a warning
     """
     files, note = read_files(path), path / STATE
     expect(path, dict.fromkeys(files), {STATE: object, WEIGHTS: object})

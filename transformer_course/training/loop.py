@@ -33,6 +33,19 @@ class Loop:
 
     Raises ValueError for validation batches without a target, and for a model without the loss of a
     `Trainable`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a `Trainable` of lesson 07
+    batches : BatchSource
+        what it learns from
+    schedule : Schedule
+        of the learning rate
+    valid : BatchSource | None, default None
+        held out, measured after each epoch
+    settings : Settings, default Settings()
+    optimizer : OptimizerMaker, default adam
     """
 
     def __init__(
@@ -69,6 +82,13 @@ class Loop:
         """Train until the budget is spent or it must stop; pauses after each step.
 
         Raises ValueError for an epoch without a batch or a target, FloatingPointError as `check_finite`.
+
+        Parameters
+        ----------
+        budget : Budget
+            when it ends
+        must_stop : Callable[[], bool], default lambda: False
+            asked after each step: end now?
         """
         self.model.train()
         self.clock.start()
@@ -253,6 +273,14 @@ def evaluate_loss(
     """Mean negative log likelihood of a target token, in nats; the model's mode is restored afterwards.
 
     Raises ValueError if the batches have no targets.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a `Trainable` of lesson 07
+    batches : BatchSource
+    accelerator : Accelerator | None, default None
+        for mixed precision; None: as the model is
     """
     training, device = model.training, next(model.parameters()).device
     total = count = 0

@@ -25,6 +25,13 @@ def noam(
     """The paper's schedule: linear warm-up, then inverse square root [Vaswani et al. 2017, eq. 3].
 
     Raises ValueError if a size is not positive.
+
+    Parameters
+    ----------
+    d_model : int
+        D
+    warmup : int, default 4000
+        steps of rising rate
     """
     _checked(warmup, d_model=d_model)
     return lambda step, progress: d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
@@ -37,6 +44,13 @@ def inverse_sqrt(
     """The same shape with its peak given.
 
     Raises ValueError if peak or warmup is not positive.
+
+    Parameters
+    ----------
+    peak : float
+        the highest rate
+    warmup : int
+        steps of rising rate
     """
     _checked(warmup, peak=peak)
     return lambda step, progress: peak * min(step / warmup, (warmup / step) ** 0.5)
@@ -49,6 +63,13 @@ def linear_decay(
     """Warm up, then fall in a straight line to zero at the end of the budget.
 
     Raises ValueError if peak or warmup is not positive.
+
+    Parameters
+    ----------
+    peak : float
+        the rate that warm-up aims at
+    warmup : int
+        steps of rising rate
     """
     _checked(warmup, peak=peak)
     return lambda step, progress: peak * min(step / warmup, max(1 - progress, 0.0))

@@ -22,6 +22,23 @@ class Settings:
     Raises ValueError for a device that this machine does not have, and for values out of range. Smoothing is
     in [0, 1), clip is positive (math.inf: no clipping), and average is at least 1; checkpoint_seconds is at
     least 0 (0: a checkpoint after each step; math.inf: one checkpoint, at the end).
+
+    Parameters
+    ----------
+    smoothing : float, default 0.1
+        of the labels
+    clip : float, default 1.0
+        largest norm of the gradient
+    average : int, default 1
+        weights that are averaged at the end, see `Trainer.put_result`
+    seed : int, default 1
+        of the order of batches (dropout follows PyTorch's generator)
+    device : str, default "auto"
+        "cpu", "cuda", "cuda:1", "mps"; "auto" takes what Accelerate finds
+    precision : str, default "auto"
+        "highest", "medium" or "bf16"; "auto": medium on CPU, bf16 on CUDA
+    checkpoint_seconds : float, default 300.0
+        how often a checkpoint is written
     """
 
     smoothing: float = 0.1              # of the labels
@@ -83,7 +100,16 @@ def adam(
     betas: tuple[float, float] = (0.9, 0.98),   # [Vaswani et al. 2017, §5.3]
     weight_decay: float = 0.0,        # of the matrices, separate from the gradient [Loshchilov & Hutter 2019]
 ) -> torch.optim.Optimizer:
-    """Adam for a model [Kingma & Ba 2015]; the training loop sets the learning rate of each step."""
+    """Adam for a model [Kingma & Ba 2015]; the training loop sets the learning rate of each step.
+
+    Parameters
+    ----------
+    model : nn.Module
+    betas : tuple[float, float], default (0.9, 0.98)
+        [Vaswani et al. 2017, §5.3]
+    weight_decay : float, default 0.0
+        of the matrices, separate from the gradient [Loshchilov & Hutter 2019]
+    """
     fused = next(model.parameters()).device.type in ("cpu", "cuda")
     named = {"lr": 0.0, "betas": betas, "eps": 1e-9, "fused": fused}
     if not weight_decay:

@@ -37,6 +37,21 @@ class Trainer:
     """The training loop with checkpoints around it: a run that can be stopped at any moment.
 
     `fit` is the short way to use it. Raises ValueError as `Loop`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a `Trainable` of lesson 07
+    batches : BatchSource
+        what it learns from
+    schedule : Schedule
+        of the learning rate
+    valid : BatchSource | None, default None
+        held out, measured after each epoch
+    settings : Settings, default Settings()
+    optimizer : OptimizerMaker, default adam
+    folder : str | Path | None, default None
+        where checkpoints go; None: nowhere
     """
 
     def __init__(
@@ -65,6 +80,20 @@ class Trainer:
 
         Raises ValueError unless exactly one positive budget is given, and for an epoch without a batch or a
         target. Raises FloatingPointError if a loss or a weight is not finite.
+
+        Parameters
+        ----------
+        steps : int | None, default None
+            stop when so many have been done in all
+        minutes : float | None, default None
+            or when so many have been spent in all
+        progress : bool, default True
+            show a bar
+
+        Returns
+        -------
+        bool
+            True: the budget is spent; False: interrupted
         """
         loop, budget = self.loop, Budget(steps, minutes)
         precision = "medium" if self.settings.precision in ("auto", "medium") else "highest"
@@ -236,6 +265,28 @@ def fit(
     FloatingPointError as `Trainer.run` does. Raises ValueError as `Trainer`, `Trainer.run` and `Trainer.load`
     do, for a folder that another process holds, and for one with another run's checkpoints. If `run` ends
     early, the model is in evaluation mode, too, with the weights as they are.
+
+    Parameters
+    ----------
+    model : nn.Module
+        a `Trainable` of lesson 07
+    batches : BatchSource
+        of sentence pairs: PairBatches(pairs, max_tokens)
+    schedule : Schedule
+        of the learning rate
+    steps : int | None, default None
+        the budget: either steps
+    minutes : float | None, default None
+        or minutes
+    resume : bool, default False
+        go on from the newest checkpoint in folder, if there is one
+    progress : bool, default True
+        show a bar
+
+    Returns
+    -------
+    Loop
+        its `history` has a record an epoch
     """
     trainer, folder = Trainer(model, batches, schedule, **options), options.get("folder")
     with _held(folder, trainer.loop.accelerator, resume) if folder else nullcontext():

@@ -38,6 +38,13 @@ def focus_right(
     """Whether a translation meets the challenge of its sentence, whatever else is wrong in it.
 
     Raises ValueError for a sentence that is of neither kind.
+
+    Parameters
+    ----------
+    translation : str
+        Hindi words
+    pair
+        a sentence of the `distance` split, with its tags
     """
     words, tags = translation.split(), pair.tags
     if tags.get("kind") == "ambiguous":

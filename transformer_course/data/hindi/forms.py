@@ -15,7 +15,18 @@ def decline(
     plural: bool = False,
     oblique: bool = False, # the form before a postposition
 ) -> str:
-    """A Hindi noun in number and case."""
+    """A Hindi noun in number and case.
+
+    Parameters
+    ----------
+    noun : str
+        dictionary form
+    gender : str
+        "m" or "f"
+    plural : bool, default False
+    oblique : bool, default False
+        the form before a postposition
+    """
     if not (plural or oblique):
         return noun
     if gender == "m" and noun.endswith("aa"):
@@ -81,7 +92,20 @@ def conjugate(
     gender: str,   # "m" or "f"
     plural: bool,
 ) -> list[str]:
-    """The words of a Hindi verb."""
+    """The words of a Hindi verb.
+
+    Parameters
+    ----------
+    stem : str
+        "dekh"
+    tense : str
+        one of TENSES
+    person : int
+        1, 2 or 3
+    gender : str
+        "m" or "f"
+    plural : bool
+    """
     if tense not in TENSES:
         raise ValueError(f"tense {tense!r} is none of {', '.join(TENSES)}")
     if stem == "ho":

@@ -29,7 +29,31 @@ def words(text: str) -> tuple[Word, ...]:
 # %% ../../../nbs/library/data/hindi/02f_hindi_grammar.ipynb #cell-7
 @dataclass(frozen=True, eq=False)
 class NounPhrase:
-    """English words, and Hindi in any case. A Hindi token is (text, the English words that it translates)."""
+    """English words, and Hindi in any case. A Hindi token is (text, the English words that it translates).
+
+    Parameters
+    ----------
+    english : tuple[Word, ...]
+    heads : tuple[Word, ...]
+        its noun; two for "ram and shyam"
+    direct : list
+        Hindi tokens
+    oblique : list
+        Hindi tokens before a postposition
+    person : int
+    plural : bool
+    gender : str
+    marked : bool
+        as an object it takes ko: animate or definite
+    fused : tuple, default ()
+        a pronoun's forms with ne and ko in them
+    tail : list, default field(default_factory=list)
+        Hindi tokens of a relative clause
+    inner : tuple, default ()
+        the clauses inside it
+    noun : str, default ""
+        lexicon key
+    """
     english: tuple[Word, ...]
     heads: tuple[Word, ...]          # its noun; two for "ram and shyam"
     direct: list                     # Hindi tokens
@@ -105,7 +129,21 @@ def noun_phrase(
     owner: NounPhrase | None = None,    # ram in "ram 's house"; then there is no article
     specified: bool = False,            # a relative clause will follow
 ) -> NounPhrase:
-    """Determiner, adjective and noun, in English and in both Hindi cases."""
+    """Determiner, adjective and noun, in English and in both Hindi cases.
+
+    Parameters
+    ----------
+    noun : Noun
+    article : str, default ""
+        "", a, the, this, two, my ...
+    adjective : str, default ""
+        English
+    plural : bool, default False
+    owner : NounPhrase | None, default None
+        ram in "ram 's house"; then there is no article
+    specified : bool, default False
+        a relative clause will follow
+    """
     adj, head = words(adjective), words(noun.plural if plural else noun.english)
     det = words("an" if article == "a" and (adj + head)[0].text[0] in "aeiou" else article)
     mark = words("'s") if owner else ()
@@ -154,7 +192,25 @@ def time(row: list[str]) -> Adverbial:
 # %% ../../../nbs/library/data/hindi/02f_hindi_grammar.ipynb #cell-16
 @dataclass(frozen=True, eq=False)
 class Clause:
-    """What a clause says; `realise` puts it into words."""
+    """What a clause says; `realise` puts it into words.
+
+    Parameters
+    ----------
+    verb : Verb
+    tense : str
+    subject : NounPhrase
+    object : NounPhrase | None, default None
+    recipient : NounPhrase | None, default None
+    complement : tuple | None, default None
+        (English adjective, very?)
+    place : Adverbial | None, default None
+    time : Adverbial | None, default None
+    time_first : bool, default False
+    often : tuple, default ()
+    negative : bool, default False
+    fronted : bool, default False
+        the object is a relative pronoun and comes first
+    """
     verb: Verb
     tense: str
     subject: NounPhrase
@@ -170,7 +226,24 @@ class Clause:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What was decided while a clause was put into words: for tags and checks."""
+    """What was decided while a clause was put into words: for tags and checks.
+
+    Parameters
+    ----------
+    clause : Clause
+    verb : tuple[Word, ...]
+        English
+    hindi_verb : tuple
+        Hindi tokens
+    agreement : tuple
+        person, gender, plural
+    controller : str
+        subject, object or none
+    subject_case : str
+    object_case : str
+    cue : Word | None
+        the adjective of a complement
+    """
     clause: Clause
     verb: tuple[Word, ...]               # English
     hindi_verb: tuple                    # Hindi tokens
@@ -245,7 +318,29 @@ def realise(clause: Clause) -> tuple[list, list, list]:
 # %% ../../../nbs/library/data/hindi/02f_hindi_grammar.ipynb #cell-25
 @dataclass(frozen=True)
 class ClauseTag:
-    """The grammar of one clause. Indices count words from 0."""
+    """The grammar of one clause. Indices count words from 0.
+
+    Parameters
+    ----------
+    verb : str
+        English dictionary form
+    tense : str
+        one of TENSES
+    subject : tuple[int, ...]
+        English words: the subject's nouns; a relative pronoun's antecedent
+    object : tuple[int, ...]
+        the same for the object; empty if there is none
+    subject_case : str
+        "direct" or "ne"
+    object_case : str
+        "direct" or "ko"
+    controller : str
+        what the verb agrees with: "subject", "object" or "none"
+    agreement : tuple
+        person, gender, plural
+    words : tuple[int, ...]
+        Hindi words of the verb
+    """
     verb: str                     # English dictionary form
     tense: str                    # one of TENSES
     subject: tuple[int, ...]      # English words: the subject's nouns; a relative pronoun's antecedent
@@ -299,7 +394,18 @@ def assemble(
     focus=None,              # Hindi tokens -> those in focus; default: the verb's
     **marks,                 # further English words of interest, by tag: a Word or a tuple of them
 ) -> Sentence:
-    """Join clauses into a sentence; each Hindi token brings its links."""
+    """Join clauses into a sentence; each Hindi token brings its links.
+
+    Parameters
+    ----------
+    template : str
+    parts : list
+        clauses, and conjunctions between them
+    about : int, default 0
+        which of the clauses the tags distance, roles and focus are about
+    focus : default None
+        Hindi tokens -> those in focus; default: the verb's
+    """
     english, hindi, records, mains = [], [], [], []
     for part in parts:
         if isinstance(part, str):

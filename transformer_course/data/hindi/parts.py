@@ -47,7 +47,16 @@ def some_subject(
     pronouns: bool = True,
     adjective: float = 0.25,    # chance of one
 ) -> NounPhrase:
-    """Somebody: a name, two names, a pronoun, a person or an animal."""
+    """Somebody: a name, two names, a pronoun, a person or an animal.
+
+    Parameters
+    ----------
+    rng : Random
+    animals : bool, default True
+    pronouns : bool, default True
+    adjective : float, default 0.25
+        chance of one
+    """
     x = rng.random()
     if x < 0.25:
         return name(pick(rng, NAMES))
@@ -154,7 +163,19 @@ def some_clause(
     tense: str = "",       # default: any
     adjuncts: float = 0.35, # chance of a place, and of a time
 ) -> Clause:
-    """A clause about a subject."""
+    """A clause about a subject.
+
+    Parameters
+    ----------
+    rng : Random
+    subject : NounPhrase
+    verb : str, default ""
+        English; default: any that the subject can do
+    tense : str, default ""
+        default: any
+    adjuncts : float, default 0.35
+        chance of a place, and of a time
+    """
     if not (act := verb):
         act = "fly" if subject.noun == "bird" and chance(rng, 0.3) else pick(rng, _ACTS[kind_of(subject)])
     chosen = VERBS[act]
