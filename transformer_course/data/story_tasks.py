@@ -55,7 +55,8 @@ def story_tasks(story: str) -> list[TextTask]:
 # %% ../../nbs/library/data/02l_story_tasks.ipynb #cell-11
 def _split_of(name: str, place: str, thing: str) -> str:
     "Where a combination belongs."
-    return {0: "test", 1: "valid"}.get((NAMES.index(name) + PLACES.index(place) + THINGS.index(thing)) % 6, "train")
+    total = NAMES.index(name) + PLACES.index(place) + THINGS.index(thing)
+    return {0: "test", 1: "valid"}.get(total % 6, "train")
 
 
 def story_split(story: str) -> str:
@@ -64,7 +65,8 @@ def story_split(story: str) -> str:
 
 # %% ../../nbs/library/data/02l_story_tasks.ipynb #cell-13
 TELLINGS = ("{name} went to the {place} and bought a {thing} .", "{name} bought a {thing} at the {place} .",
-            "at the {place} {name} bought a {thing} .", "a {thing} was all that {name} found at the {place} .",
+            "at the {place} {name} bought a {thing} .",
+            "a {thing} was all that {name} found at the {place} .",
             "on {day} {name} was at the {place} and bought a {thing} .",
             "the {place} had a {thing} , and {name} bought it .")
 ASIDES = ("it rained all morning .", "the way was long .", "nobody was late .", "all the shops were full .")
@@ -111,7 +113,7 @@ def passages(
 ) -> dict[str, list[Passage]]:
     """Stories of one person or more; no combination of name, place and thing is in two of the parts.
 
-    Raises ValueError for a size that is not a positive whole number, or a number of people that is not 1 to 6.
+    Raises ValueError for a size that is not a positive whole number, or more people than places.
 
     Parameters
     ----------
