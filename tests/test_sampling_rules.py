@@ -114,7 +114,7 @@ def test_the_temperature_comes_before_nucleus_and_min_p_as_in_hugging_face(tempe
         assert set(drawn.tokens[:, 0].tolist()) == expected
         asked = SearchOptions(do_sample=True, temperature=temperature, num_return_sequences=900, **options)
         found = search(model, prompt, torch.tensor([1]), asked, torch.Generator().manual_seed(9))
-        assert {row[0] for row in found[0]} == expected
+        assert {row.ids[0] for row in found[0]} == expected
 
 
 @pytest.mark.parametrize("share", [1e-30, 1e-46, 5e-324])

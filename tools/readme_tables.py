@@ -58,7 +58,7 @@ def headlines() -> str:
         [f"one more word at position {int(position):,}",
          f"{step['with the cache']['milliseconds']:.1f} ms with the cache, "
          f"{step['without']['milliseconds']:.0f} ms without"],
-        ["exercises that answer back", f"{exercises}, which tell {mistakes} typical mistakes apart"],
+        ["exercises that explain mistakes", f"{exercises}, which tell {mistakes} typical mistakes apart"],
     ]
     return table("what was measured | result", rows)
 

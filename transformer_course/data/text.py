@@ -9,15 +9,15 @@ __all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'BYTES', 'KINDS', 'pad', 'sou
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 import tokenizers
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from .ids import check_rows, ids_in_range
 from ..files import first_line
 
 # %% ../../nbs/lessons/01_text.ipynb #cell-25
@@ -50,20 +50,10 @@ def pad(
     torch.Tensor
         (B, L) of int64, L the longest length
     """
-    try:
-        length = max(map(len, sequences), default=None)
-        rows = [list(row) + [pad_id] * (length - len(row)) for row in sequences]
-        plain = set(map(type, chain.from_iterable(rows))) <= {int}           # as a rule: nothing to find out
-        rectangle = torch.tensor(rows, dtype=torch.long if plain else None)
-    except (TypeError, ValueError, RuntimeError):
-        length, rectangle = 0, torch.empty(0)
-    if length is None:
-        raise ValueError("sequences is empty: pad needs at least one list of ids")
-    if rectangle.dim() != 2:
-        raise ValueError(f"sequences must be lists of whole numbers, not {str(sequences)[:30]}")
-    if rectangle.numel() and rectangle.dtype != torch.long:
-        raise ValueError(f"sequences must hold whole numbers, not {rectangle.dtype}")
-    return rectangle.to(device, torch.long)
+    check_rows(sequences, pad_id)
+    length = max(map(len, sequences))
+    rows = [list(row) + [pad_id] * (length - len(row)) for row in sequences]
+    return torch.tensor(rows, dtype=torch.long, device=device)
 
 # %% ../../nbs/lessons/01_text.ipynb #cell-39
 def source_ids(tokenizer: "Tokenizer", sentence: str) -> list[int]:
@@ -194,20 +184,6 @@ def _kind_of(inner: tokenizers.Tokenizer) -> str:
     return "words" if isinstance(inner.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else "characters"
 
 # %% ../../nbs/lessons/01_text.ipynb #cell-65
-def _in_range(ids, size: int) -> list[int]:
-    """The ids as a list, if all of them are in a vocabulary of this size."""
-    ids = ids.tolist() if hasattr(ids, "tolist") else ids
-    if not isinstance(ids, Iterable):
-        raise ValueError(f"ids must be a row of whole numbers, not {ids!r}")
-    ids = list(ids)
-    if not all(hasattr(i, "__index__") for i in ids):
-        raise ValueError(f"ids must be whole numbers, not {str(ids)[:30]}")
-    if ids and not (0 <= min(ids) and max(ids) < size):
-        wrong = next(i for i in ids if not 0 <= i < size)
-        raise ValueError(f"id {wrong} is not in the vocabulary: ids go from 0 to {size - 1}")
-    return ids
-
-
 def _of_text(ids: list[int]) -> list[int]:
     """The ids up to the first EOS, without PAD and BOS."""
     ids = ids[:ids.index(EOS)] if EOS in ids else ids
@@ -348,12 +324,12 @@ class Tokenizer:
 
         An unknown word stays visible as <unk>. Raises ValueError for an id outside the vocabulary.
         """
-        rows = [_of_text(_in_range(row, len(self))) for row in rows]
+        rows = [_of_text(ids_in_range(row, len(self))) for row in rows]
         return self._inner.decode_batch(rows, skip_special_tokens=False)
 
     def pieces_of(self, ids) -> list[str]:
         """The tokens of some ids, as they are in the vocabulary (specials, ▁ and bytes included)."""
-        return [self._inner.id_to_token(i) for i in _in_range(ids, len(self))]
+        return [self._inner.id_to_token(i) for i in ids_in_range(ids, len(self))]
 
     def pieces(self, sentence: str) -> list[str]:
         """The tokens of a sentence; a space shows as ▁ in kind "bpe"."""

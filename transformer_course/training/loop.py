@@ -243,8 +243,8 @@ def _check_launch(device: str) -> None:
     if not several and {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys() and not (
             {"WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys()):
         warnings.warn("accelerate launch was asked for several processes and started one: without GPUs, "
-                      "--num_processes needs a configuration with distributed_type MULTI_GPU and use_cpu true, "
-                      "or start them with torchrun", stacklevel=2)
+                      "--num_processes needs a configuration with distributed_type MULTI_GPU and use_cpu "
+                      "true, or start them with torchrun", stacklevel=2)
 
 
 def accelerator_for(settings: Settings) -> Accelerator:
