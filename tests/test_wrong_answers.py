@@ -1,6 +1,8 @@
 """Wrong answers that once passed, or were told as something else; right ones that were refused."""
 import dataclasses
+import json
 import os
+import re
 import time
 
 import numpy
@@ -73,6 +75,53 @@ def by_key(scores):
     ("next_word_loss", "def next_word_loss(logits, tokens):\n    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())", ["no shift"], []),
     ("next_word_loss", "def next_word_loss(logits, tokens):\n    return -logits.log_softmax(-1).gather(-1, tokens[..., None]).mean()", ["no shift"], []),
     ("next_word_loss", "def next_word_loss(logits, tokens):\n    logp = logits.log_softmax(-1)[:, 1:]\n    return -logp.gather(-1, tokens[:, 1:, None]).mean()", ["no shift"], []),
+    ("obeyed", """
+def obeyed(outputs, own, other):
+    words = lambda text: "".join(c if c.isalpha() else " " for c in text.lower()).split()
+    return sum(sum(w in own for w in words(t)) > sum(w in other for w in words(t)) for t in outputs) / len(outputs)""", ["marks"], []),
+    ("obeyed", """
+def obeyed(outputs, own, other):
+    right = 0
+    for text in outputs:
+        words = text.lower().split()
+        right += sum(w in own for w in words) >= sum(w in other for w in words)
+    return right / len(outputs)""", ["is taken for right"], ["is in neither"]),
+    ("whole_block", """
+def whole_block(x, real, n_heads, W_q, W_k, W_v, W_o, W_1, W_2):
+    B, T, D = x.shape
+    q, k, v = ((x @ W).view(B, n_heads, T, D // n_heads) for W in (W_q, W_k, W_v))
+    scores = (q @ k.mT / (D // n_heads) ** 0.5).masked_fill(~real[:, None, None, :], -math.inf)
+    y = F.layer_norm(x + (scores.softmax(-1) @ v).reshape(B, T, D) @ W_o, (D,))
+    return F.layer_norm(y + (y @ W_1).relu() @ W_2, (D,))""", ["words and heads"], ["padding"]),
+    ("whole_block", """
+def whole_block(x, real, n_heads, W_q, W_k, W_v, W_o, W_1, W_2):
+    split = lambda W: (x @ W).unflatten(-1, (n_heads, -1)).transpose(1, 2)
+    q, k, v = map(split, (W_q, W_k, W_v))
+    scores = (q @ k.mT / k.shape[-1] ** 0.5).masked_fill(~real[:, None, :, None], -1e9)
+    y = F.layer_norm(x + (scores.softmax(-1) @ v).transpose(1, 2).flatten(2) @ W_o, x.shape[-1:])
+    return F.layer_norm(y + (y @ W_1).relu() @ W_2, x.shape[-1:])""", ["queries", "keys"], []),
+    ("learnt_by_heart", """
+def learnt_by_heart(x, target, weights, rate, most):
+    w, taken = weights.detach().clone().requires_grad_(), 0
+    for step in range(most):
+        if (x @ w).argmax(-1).eq(target).all():
+            break
+        gradient, = torch.autograd.grad(F.cross_entropy(x @ w, target), w)
+        w, taken = (w - rate * gradient).detach().requires_grad_(), step
+    return w.detach(), taken""", ["one too low"], []),
+    ("mended_draw", "def mended_draw(logits, temperature):\n    e = (logits / temperature).exp()\n    return e / e.sum(-1, keepdim=True)", ["exp of a large score"], []),
+    ("lengths_of_a_greeting", "def lengths_of_a_greeting():\n    word = 'नमस्ते'\n    return len(word), len(word.encode('utf-16'))", ["UTF-16"], []),
+    ("gains", """
+def gains(alone, memory, recalled):
+    gain = alone - memory
+    asked = torch.zeros(len(gain) + 2, dtype=torch.bool)
+    asked[recalled + 1] = True
+    asked = asked[:len(gain)]
+    return gain[asked].mean().item(), gain[~asked].mean().item()""", ["wrong side"], []),
+    ("wrong_names", """
+def wrong_names(needed, found, copies):
+    return (sorted(n for n in needed if n not in found) + sorted(n for n in needed if n in found and needed[n] != found[n])
+            + sorted(n for n in found if n not in needed and n not in copies))""", ["sort the whole list"], []),
 ]
 
 
@@ -181,3 +230,46 @@ def test_numbers_have_no_gaps_and_what_was_cut_is_gone():
         assert numbers == [f"{lesson.partition('_')[0]}.{i}" for i in range(1, len(numbers) + 1)], lesson
     gone = {"rms_norm", "split_places", "costs", "best_alignment", "mended_loss", "loss_of_words", "means_of_two_batches"}
     assert not gone & all_exercises().keys() and {"whole_block", "learnt_by_heart"} <= all_exercises().keys()
+
+
+# --- what a message says, and where an exercise sends its reader ----------------------------------------------------------------------------------
+
+def test_a_listed_mistake_that_says_the_rule_does_not_ascribe_it_to_the_answer():
+    from_one = told("reported_layer", "def reported_layer(valid, test):\n    layer = int(valid.float().mean(1).argmax())\n"
+                                      "    return layer + 1, float(test[layer].float().mean())")
+    assert "count from 0" in from_one.reason and from_one.lines()[1].startswith("  yours: the layers are counted from 1")
+    cell_lost = told("shape_and_context", "def shape_and_context():\n    return (4, 7, 1000), 600")
+    assert cell_lost.lines()[1].startswith("  should hold: an LSTM's state is a pair")
+
+
+def test_every_section_that_an_exercise_names_is_in_its_lesson(root):
+    """A heading of the lesson, its number apart; one under Going further is said to be there."""
+    wrong = []
+    for exercise in all_exercises().values():
+        lesson, _, place = exercise.section.removeprefix("lesson ").partition(", ")
+        (path,) = [path for path in (root / "nbs").rglob(f"{lesson}_*.ipynb") if path.parent.name != "exercises"]
+        core, _, further = sections_of(path)
+        names, numbers = re.findall(r'"([^"]+)"', place), re.findall(r"\d+", place.partition('"')[0])
+        offered = further if place.lower().startswith("going further") else core
+        wrong += [(exercise.number, name) for name in names if name not in [name for number, name in offered] + ["Going further"]]
+        wrong += [(exercise.number, n) for n in numbers if n not in [number for number, name in offered]]
+    assert not wrong
+
+
+def sections_of(path):
+    """Numbers and names of a lesson's sections: before Going further, its own heading, and those under it."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    found = [(number, name.strip()) for number, name in re.findall(r"^##+ (?:(\d+)\. )?(.+)$", text, re.MULTILINE)]
+    names = [name for number, name in found]
+    cut = names.index("Going further") if "Going further" in names else len(found)
+    return found[:cut], "Going further", found[cut + 1:]
+
+
+def test_several_numbers_may_come_as_one_tensor():
+    found = told("weights_with_and_without_tanh", "import math\n\ndef weights_with_and_without_tanh():\n    share = lambda x: 1 / (1 + math.exp(-x))\n"
+                 "    return torch.tensor([share(2), share(2), share(2 * math.tanh(1)), share(math.tanh(4) - math.tanh(2))])")
+    assert found.status == "passed", found.reason
+    assert difference(torch.tensor([1.0, 2.5]), (1, 2.5)) is None and "member 1" in difference(torch.tensor([1.0, 2.0]), (1, 2.5))
+    assert "2 members, not 3" in difference(torch.ones(3), (1, 2.5))
+    assert "a list" in difference(torch.ones(2), [1, 1]) and "a tuple" in difference(torch.ones(2, 1), (1, 1))

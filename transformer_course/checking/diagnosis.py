@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .comparison import LONG, first_difference, relation, shown
+from .comparison import LONG, as_members, first_difference, relation, shown
 from .exercise_notebooks import (
     Exercise, Ready, function_from, prepared, without_solution)
 from .isolation import (
@@ -44,6 +44,7 @@ def _common_relation(trials: Sequence[Trial]) -> str | None:
 # %% ../../nbs/library/checking/90f_diagnosis.ipynb #cell-11
 def _in_kind_of(value: object, model: object) -> object:
     "A value with lists and tuples as in the model, at any depth."
+    value = as_members(value, model)
     if isinstance(model, (list, tuple)) and isinstance(value, (list, tuple)):
         parts = [_in_kind_of(v, m) for v, m in zip(value, model)] + list(value[len(model):])
         return type(model)(parts) if type(model) in (list, tuple) else parts
@@ -123,7 +124,7 @@ def _find_reason(fn: Callable, exercise: Exercise, ready: Ready, listed: bool) -
         return {"printed": trials[0].got.printed, **_beyond_cases(fn, trials, ready)}
     trial, (status, reason) = wrong[0]
     told = _listed_mistake(trials, ready, exercise.name) if listed else None
-    voice = YOURS if told else ""
+    voice = YOURS if told and not told.startswith(SHOULD) else ""        # a message may carry its own voice
     if told is None and keeps_something(fn, trials[0], ready):
         status, told = "wrong", KEPT
     if told is None and status == "wrong" and (trial.fails() or trial.wanted.error is not None):

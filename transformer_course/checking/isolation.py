@@ -39,7 +39,7 @@ class TooLong(BaseException):
 
 
 STUCK = "a call that could not be stopped"     # the name that such a thread gets
-WHOLE_CHECK, QUIET = 30.0, 5.0                 # seconds: of all calls together, and before a bar appears
+WHOLE_CHECK, QUIET = 30.0, 10.0                # seconds: of all calls together, and before a bar appears
 
 
 class Clock:
