@@ -21,7 +21,7 @@ from .functional import (
 from .positions import Learned
 from .transformer import Encoder, EncoderLayer
 
-# %% ../../nbs/lessons/32_bert.ipynb #cell-20
+# %% ../../nbs/lessons/32_bert.ipynb #cell-23
 class BertEmbedding(nn.Module):
     """The vector of a word, of its position and of its segment, added up [Devlin et al. 2019, fig. 2].
 
@@ -74,7 +74,7 @@ class BertEmbedding(nn.Module):
         return (f"Bert: ids must be from 0 to {known - 1} and segments from 0 to {kinds - 1}, and here they "
                 f"go from {tokens.min()} to {tokens.max()} and from {segments.min()} to {segments.max()}")
 
-# %% ../../nbs/lessons/32_bert.ipynb #cell-24
+# %% ../../nbs/lessons/32_bert.ipynb #cell-30
 class Bert(nn.Module):
     """A post-norm encoder of one or two segments of text [Devlin et al. 2019, §3].
 
@@ -188,7 +188,7 @@ class Pooler(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:   # (B, S, D) -> (B, D)
         return self.dense(vectors[:, 0]).tanh()
 
-# %% ../../nbs/lessons/32_bert.ipynb #cell-26
+# %% ../../nbs/lessons/32_bert.ipynb #cell-32
 class BertForPreTraining(nn.Module):
     """BERT with its two tasks: which words were hidden, and does the second segment follow the first?
 
@@ -312,7 +312,7 @@ class MaskedHead(nn.Module):
         """
         return self.output.loss(self.transformed(vectors), target, smoothing, pad_id=-1)
 
-# %% ../../nbs/lessons/32_bert.ipynb #cell-27
+# %% ../../nbs/lessons/32_bert.ipynb #cell-33
 class TextClassifier(nn.Module):
     """A pre-trained encoder with one new matrix on its pooler, to be fine-tuned [Devlin et al. 2019, §4].
 
