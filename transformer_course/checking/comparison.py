@@ -163,10 +163,9 @@ def _number_difference(got: object, expected: Number, what: str) -> str | None:
     both_nan = got != got and expected != expected
     if got == expected or abs(got - expected) <= 1e-9 + tolerance * abs(expected) or both_nan:
         return None
-    ordered = (isinstance(got, Real) and isinstance(expected, Real)
-               and got == got and expected == expected)                      # no NaN
-    return f"{what} has the wrong value" + (
-        "" if not ordered else ": too small" if got < expected else ": too large")
+    real = isinstance(got, Real) and isinstance(expected, Real)
+    order = ": too small" if real and got < expected else ": too large" if real and got > expected else ""
+    return f"{what} has the wrong value{order}"          # NaN is neither smaller nor larger
 
 
 def as_members(got: object, expected: object) -> object:
@@ -181,8 +180,8 @@ def _member_difference(got: object, expected: list | tuple, what: str) -> str | 
     if not isinstance(got, (list, tuple)):
         return _wrong_kind(got, f"{kind_name(expected)} of {len(expected)}", what)
     if len(got) != len(expected):
-        members = "member" if len(expected) == 1 else "members"
-        return f"{what} should have {len(expected)} {members}, not {len(got)}{_missing_member(got, expected)}"
+        members = f"{len(expected)} member{'s' * (len(expected) != 1)}"
+        return f"{what} should have {members}, not {len(got)}{_missing_member(got, expected)}"
     found = (difference(g, e, f"member {i} of {what}") for i, (g, e) in enumerate(zip(got, expected)))
     return next(filter(None, found), None)
 
@@ -237,13 +236,13 @@ def first_difference(got: object, expected: object) -> tuple[str, object, object
         return "", got, expected
     pairs = []
     if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)):
-        pairs = [(str([i]), g, e) for i, (g, e) in enumerate(zip(got, expected))]
+        pairs = [(i, g, e) for i, (g, e) in enumerate(zip(got, expected))]
     elif isinstance(expected, dict) and isinstance(got, dict):
-        pairs = [(str([key]), got[key], expected[key]) for key in expected if key in got]
+        pairs = [(key, got[key], expected[key]) for key in expected if key in got]
     for place, g, e in pairs:
         if difference(g, e) is not None:
             below, g, e = first_difference(g, e)
-            return place + below, g, e
+            return f"[{place!r}]{below}", g, e
     return "", got, expected
 
 # %% ../../nbs/library/checking/90c_comparison.ipynb #cell-19
@@ -269,8 +268,7 @@ _FACTORS = {1 / math.log(2): "bits in place of nats", math.log(2): "nats in plac
 
 def _factor_meaning(ratio: float) -> str:
     "What a factor means, if it is a well-known one."
-    told = next((told for known, told in _FACTORS.items() if math.isclose(ratio, known, rel_tol=1e-4)), "")
-    return f": {told}?" if told else ""
+    return next((f": {told}?" for known, told in _FACTORS.items() if math.isclose(ratio, known, rel_tol=1e-4)), "")
 
 
 def _scale_or_shift(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
@@ -280,10 +278,9 @@ def _scale_or_shift(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     if ratio > 0 and abs(ratio - 1) > 1e-3 and _all_equal(got, ratio * expected):
         alone = f" {ratio:.3f}" if got.numel() == 1 else ""        # one number says nothing by itself
         return f"factor{alone}", f"every value is {ratio:.4g} times what it should be{_factor_meaning(ratio)}"
-    if got.numel() > 2 and not _all_equal(spread, spread[:1].expand_as(spread)) and (
-            _all_equal(expected + apart[0], got)):
-        by = apart[0].item()
-        return "shift", f"every value is {abs(by):.4g} too {'large' if by > 0 else 'small'}"
+    varied = got.numel() > 2 and not _all_equal(spread, spread[:1].expand_as(spread))
+    if varied and _all_equal(expected + apart[0], got):
+        return "shift", f"every value is {abs(apart[0].item()):.4g} too {'large' if apart[0] > 0 else 'small'}"
     return None
 
 
@@ -300,7 +297,7 @@ def _tensor_relation(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
     if not got.any():
         return ("zero", "every value is 0") if got.numel() > 1 else None
     if _all_equal(got, -expected):
-        return "sign", "the sign is wrong" + (", everywhere" if got.numel() > 1 else "")
+        return "sign", "the sign is wrong" + ", everywhere" * (got.numel() > 1)
     return _arrangement(got, expected) or _scale_or_shift(got, expected)
 
 
