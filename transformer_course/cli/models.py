@@ -15,11 +15,11 @@ from typing import Annotated
 
 import typer
 
-from transformer_course.cli.lines import (
-    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named,
-    first_process)
+from .lines import (
+    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named)
 from .own_data import (
     OwnFiles, Source, Target, TextFile, Tsv, Valid, own_files, telling)
+from ..files import first_process
 
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-6
 def train(

@@ -22,7 +22,7 @@ from .kinds import ENCODER, TRANSLATOR, WRITER, Kind, check_kind, kind_of
 from ..published import pretrained
 from ..published.cards import export_card
 from ..published.folders import model_folder
-from ..published.tokenizers import GivenTokenizer, read_tokenizer
+from ..published.tokenizers import GivenTokenizer, read_tokenizer, words_of
 from ..training.checkpoints import put_weights
 
 # %% ../../nbs/library/pipelines/25d_model_folder.ipynb #cell-6
@@ -111,7 +111,7 @@ def save_model(
     weights = {name: w.detach().cpu().contiguous() for name, w in model.named_parameters()}
     write_files(folder, card | {
         "config.json": (json.dumps(config, indent=1, sort_keys=True) + "\n").encode(),
-        "model.safetensors": safetensors.torch.save(weights, {"format": "pt"}),
+        "model.safetensors": safetensors.torch.save(weights, {"format": "pt", "words": words_of(tokenizer)}),
         "tokenizer.json": tokenizer.to_json().encode()})
 
 
@@ -229,6 +229,14 @@ def _weights(file: Path, content: bytes) -> dict[str, Tensor]:
     return weights
 
 
+def _check_words(file: Path, content: bytes, tokenizer: Tokenizer) -> None:
+    "Raise ValueError if the weights in a file were trained with another tokenizer; old files do not say."
+    length = int.from_bytes(content[:8], "little")
+    noted = read_json(file, content[8:8 + length]).get("__metadata__", {}).get("words")
+    if noted is not None and noted != words_of(tokenizer):
+        raise ValueError(f"{file} was trained with another tokenizer than the one beside it")
+
+
 def _check_counts(file: Path, sizes: dict, weights: dict[str, Tensor]) -> None:
     "Raise ValueError if a size is larger than the weights allow."
     values = sum(tensor.numel() for tensor in weights.values())
@@ -339,7 +347,9 @@ def _ours(folder: Path, shown: Path, kind: Kind | None) -> tuple[nn.Module, Toke
     check_kind(kind or kind_of(config["model"]), kind_of(config["model"]), str(shown), config["model"])
     tokenizer = _tokenizer(shown / "tokenizer.json", files["tokenizer.json"])
     weights = _weights(shown / "model.safetensors", files["model.safetensors"])
-    return _build(shown / "config.json", config, tokenizer, weights), tokenizer, config
+    model = _build(shown / "config.json", config, tokenizer, weights)
+    _check_words(shown / "model.safetensors", files["model.safetensors"], tokenizer)
+    return model, tokenizer, config
 
 
 def _theirs(folder: Path, shown: Path, kind: Kind | None,
