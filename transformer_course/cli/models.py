@@ -311,13 +311,14 @@ def export(
     As a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer.
     """
     from transformer_course.pipelines.loading import load
-    from transformer_course.pipelines.model_folder import export_model
+    from transformer_course.pipelines.model_folder import export_model, labels_of
     from transformer_course.published.cards import auto_class
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty: give a new folder")
     trained = load(folder)
     with telling():
-        name = export_model(out, trained.model, trained.tokenizer, layout, trained.config.get("labels") or ())
+        name = export_model(out, trained.model, trained.tokenizer, layout,
+                            labels_of(trained.model, trained.config))
     auto = auto_class(json.loads((out / "config.json").read_text(encoding="utf-8")))
     print(f"{out} holds a {name}; in Hugging Face's library: {auto}.from_pretrained({str(out)!r}); "
           "its README.md shows the calls")

@@ -286,7 +286,7 @@ def train(
     job: Job,
     corpus: Corpus,
     run: Run,
-):
+) -> Any:                                                 # what `thing` makes
     """Train a model from scratch, or resume its training; score it on `valid`; save it if there is a folder.
 
     Raises ValueError for a folder in use, and KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
@@ -301,6 +301,11 @@ def train(
     job : Job
     corpus : Corpus
     run : Run
+
+    Returns
+    -------
+    Any
+        what `thing` makes
     """
     folder = None if run.folder is None else Path(run.folder)
     if folder is not None:

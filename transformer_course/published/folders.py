@@ -8,7 +8,7 @@ __all__ = ['SAFE', 'PICKLED', 'MOST_UNUSED', 'model_folder', 'read_tensors']
 # %% ../../nbs/library/published/34i_folders.ipynb #cell-4
 import pickle
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import safetensors.torch
@@ -24,10 +24,12 @@ SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 MOST_UNUSED = 16 * 2**20      # bytes of a file beyond its tensors
 
 
-def _fetched(name: str, files: Sequence[str], options: Mapping) -> Path:
+def _fetched(name: str, files: Sequence[str], revision: str | None, token: str | bool | None,
+             cache_dir: str | Path | None) -> Path:
     "A folder with files of a model on the Hub, downloaded if needed."
     try:
-        return Path(snapshot_download(name, **{"allow_patterns": list(files)} | dict(options)))
+        return Path(snapshot_download(name, revision=revision, token=token, cache_dir=cache_dir,
+                                      allow_patterns=list(files)))
     except Exception as problem:   # a dozen kinds, from a bad name to no network: one line for all of them
         raise FileNotFoundError(f"{name} is not a folder here, and the Hugging Face Hub did not provide it: "
                                 f"{first_line(problem)}") from None
@@ -44,8 +46,11 @@ def _finished(folder: Path) -> Path:
 
 
 def model_folder(
-    path: str | Path,   # a folder, or a name on the Hugging Face Hub
-    **hub_options,      # revision, token, cache_dir, … of `snapshot_download`
+    path: str | Path,                        # a folder, or a name on the Hugging Face Hub
+    *,
+    revision: str | None = None,             # on the Hub: a branch, a tag or a commit
+    token: str | bool | None = None,         # for a private model; None: of your login
+    cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
 ) -> Path:
     """The folder of a model, downloaded if it is not here: options, tokenizer, weights, and the card.
 
@@ -56,15 +61,22 @@ def model_folder(
     ----------
     path : str | Path
         a folder, or a name on the Hugging Face Hub
+    revision : str | None, default None
+        on the Hub: a branch, a tag or a commit
+    token : str | bool | None, default None
+        for a private model; None: of your login
+    cache_dir : str | Path | None, default None
+        where downloads are kept; None: the Hub's usual folder
     """
     folder = Path(path)
     if folder.is_dir():
         return _finished(folder)
     files = ("*.json", "README.md", SAFE, "model-*-of-*.safetensors", *FILES)
-    found = _fetched(folder.as_posix(), files, hub_options)
+    found = _fetched(folder.as_posix(), files, revision, token, cache_dir)
     if any(found.glob("*.safetensors")):
         return found
-    return _fetched(folder.as_posix(), (f"{PICKLED}*", "pytorch_model-*-of-*.bin"), hub_options)
+    pickled = f"{PICKLED}*", "pytorch_model-*-of-*.bin"
+    return _fetched(folder.as_posix(), pickled, revision, token, cache_dir)
 
 # %% ../../nbs/library/published/34i_folders.ipynb #cell-8
 def _tensors_of(file: Path) -> dict[str, Tensor]:
