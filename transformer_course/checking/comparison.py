@@ -268,8 +268,7 @@ _FACTORS = {1 / math.log(2): "bits in place of nats", math.log(2): "nats in plac
 
 def _factor_meaning(ratio: float) -> str:
     "What a factor means, if it is a well-known one."
-    near = (told for known, told in _FACTORS.items() if math.isclose(ratio, known, rel_tol=1e-4))
-    return next((f": {told}?" for told in near), "")
+    return next((f": {told}?" for k, told in _FACTORS.items() if math.isclose(ratio, k, rel_tol=1e-4)), "")
 
 
 def _scale_or_shift(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
@@ -281,8 +280,7 @@ def _scale_or_shift(got: Tensor, expected: Tensor) -> tuple[str, str] | None:
         return f"factor{alone}", f"every value is {ratio:.4g} times what it should be{_factor_meaning(ratio)}"
     varied = got.numel() > 2 and not _all_equal(spread, spread[:1].expand_as(spread))
     if varied and _all_equal(expected + apart[0], got):
-        size = "large" if apart[0] > 0 else "small"
-        return "shift", f"every value is {abs(apart[0].item()):.4g} too {size}"
+        return "shift", f"every value is {abs(apart[0]):.4g} too {'large' if apart[0] > 0 else 'small'}"
     return None
 
 
