@@ -95,12 +95,6 @@ def _normalised(table: Table, counts: Tensor) -> Table:
     return Table(table.source, table.target, table.keys, counts / totals[owner].clamp(min=1e-300))
 
 # %% ../../nbs/lessons/13_alignment.ipynb #cell-17
-def _without_empty(table: Table) -> Table:
-    "The table with t(f | nothing) = 0, which no round of EM ever changes."
-    nothing = table.keys // (len(table.target) + 1) == 0
-    return Table(table.source, table.target, table.keys, torch.where(nothing, 0, table.values))
-
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-18
 @dataclass(frozen=True)
 class Model1:
     """IBM Model 1: every target word comes from one source word, or the empty one [Brown et al. 1993].
@@ -145,7 +139,8 @@ class Model1:
             generator = torch.Generator().manual_seed(seed)
             table = _normalised(table, torch.rand(len(table.keys), dtype=torch.float64, generator=generator))
         if not empty:
-            table = _without_empty(table)
+            values = torch.where(table.keys <= len(table.target), 0, table.values)  # nothing: t = 0
+            table = Table(table.source, table.target, table.keys, values)
         cells = torch.cat([p.flatten() for p in places])  # (C,) place in the table of each meeting
         sizes = torch.tensor([[len(p), p.shape[1]] for p in places])  # (N, 2): T and S + 1
         widths = sizes[:, 1].repeat_interleave(sizes[:, 0])  # (W,) meetings of each target word
@@ -195,7 +190,7 @@ class Model1:
             found.append(frozenset((i - 1, j) for j, (p, i) in places if i and p))
         return found
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-34
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-33
 FLOOR = 1e-12     # for unseen words: small but not zero, or a sentence with one would have no path
 
 
@@ -225,7 +220,7 @@ def _emissions(t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:  # B times (T_b, S
     real = [torch.ones(len(x), dtype=torch.bool) for x in t]
     return tuple(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (list(t), real))
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-35
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-34
 def forward_backward(
     emission: Tensor,   # (B, T, S + 1): t(f_j | e_i), in column 0 that of the empty word
     jumps: Tensor,      # (S + 1, S + 1): p(i | last i), row 0 from the start
@@ -278,7 +273,7 @@ def forward_backward(
         later = torch.where(real[:, j], weight @ move.T + stay, later)
     return posterior, expected, logp
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-36
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-35
 def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
     """Better weights of the jump widths from the expected jumps in sentences of each length.
 
@@ -296,10 +291,8 @@ def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
     new = torch.where(possible > 0, taken / possible.clamp(min=FLOOR), FLOOR)  # else no sentence can make it
     return new / new.sum()
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-37
-def _expect(
-    table: Table, jumps: Tensor, empty: float, places, batches
-) -> tuple[Tensor, dict[int, Tensor], float]:
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-36
+def _expect(table: Table, jumps: Tensor, empty: float, places, batches):
     "The E-step: expected uses of each table entry, expected jumps by source length, log-likelihood."
     counts, expected, total = torch.zeros_like(table.values), {}, 0.0
     for batch in batches:
@@ -312,7 +305,7 @@ def _expect(
         total += logp.sum().item()
     return counts, expected, total
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-38
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-37
 @dataclass(frozen=True)
 class HMM:
     """Hidden Markov alignment: a target word's source word is near the one before it [Vogel et al. 1996].
@@ -403,15 +396,13 @@ class HMM:
         emission, mask = _emissions([t])
         return forward_backward(emission, _jumps(self.jumps, len(source)), self.empty, mask)[2].item()
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-68
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-67
 def symmetrise(
     forward: Links,             # from a model of target given source
     backward: Links,            # from one of source given target, turned round: (source word, target word)
     method: str = "grow-diag-final-and",   # or "intersection", "union", "grow-diag"
 ) -> Links:
-    """Join the alignments of two directions [Och & Ney 2003; Koehn et al. 2005].
-
-    Raises ValueError for an unknown method.
+    """Join two directions [Och & Ney 2003; Koehn et al. 2005]. Raises ValueError for an unknown method.
 
     Parameters
     ----------
