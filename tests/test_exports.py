@@ -1,5 +1,7 @@
 """What we export, as others use it: tokenizer and model together, from text to text, through Hugging Face and CTranslate2."""
+import json
 import random
+import re
 import warnings
 from dataclasses import replace
 
@@ -7,14 +9,19 @@ import pytest
 import torch
 import transformers
 
+from transformer_course.cli.app import main
 from transformer_course.data.corpora import load as corpus
 from transformer_course.data.text import Tokenizer, pad
+from transformer_course.models.bert import Bert, BertForPreTraining, TextClassifier
 from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.pipelines.encoder import Encoder
 from transformer_course.pipelines.lm_presets import LANGUAGE_MODELS
+from transformer_course.pipelines.loading import load
 from transformer_course.pipelines.model_folder import export_model
 from transformer_course.pipelines.presets import MODELS
 from transformer_course.pipelines.translator import Translator
 from transformer_course.pipelines.writer import Writer, running_ids
+from transformer_course.published.bert import BertForMaskedLM
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -153,3 +160,98 @@ def test_ctranslate2_writes_on_as_we_do(writer, tmp_path, pairs):
         found = [engine.generate_batch([row], beam_size=beams, max_length=12, include_prompt_in_result=False, suppress_sequences=NEVER)[0] for row in pieces]
         assert [tokens.decode(tokens(prompt)["input_ids"] + row.sequences_ids[0], skip_special_tokens=True)
                 for prompt, row in zip(prompts, found)] == ours
+
+
+# the README.md of an exported folder: its code is run as it stands
+
+def printed_by(folder, texts, capsys):
+    """What each block of Python in the folder's README.md prints, with the folder's own name and these texts in it."""
+    blocks = (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    found = []
+    for block in blocks:
+        code = block.split("```")[0].replace('"FOLDER', f'"{folder.as_posix()}')
+        assert code.count('texts = ["') == 1
+        capsys.readouterr()
+        exec(re.sub(r"(?m)^texts = .*$", lambda match: f"texts = {texts!r}", code), {})
+        found.append(capsys.readouterr().out.splitlines())
+    return found
+
+
+@pytest.fixture(scope="module")
+def words(pairs):
+    return Tokenizer.train([text for pair in pairs for text in (pair.source, pair.target)], kind="words", size=400, specials=("[MASK]",))
+
+
+@pytest.mark.parametrize("name", ["transformer", "t5"])
+def test_the_readme_of_an_exported_translator_translates(name, words, pairs, tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 comes with the extra `dev`")
+    torch.manual_seed(1)
+    examples, more = encode_pairs(words, pairs), TRANSLATORS[name][1]
+    model = learnt(MODELS[name](len(words), len(words), **SIZES, **more), lambda draw: [pad(side) for side in zip(*draw.sample(examples, 40))], 120)
+    ours = Translator(model, words, {"model": name, "sizes": SIZES | more})
+    texts = [pair.source for pair in pairs[:20]]
+    export_model(tmp_path / "out", model, words)
+    expected = ours.translate(texts)
+    for printed in (found := printed_by(tmp_path / "out", texts, capsys)):
+        assert printed == expected and len(set(expected)) > 10
+    assert len(found) == 2 and "AutoModelForSeq2SeqLM" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_readme_of_an_exported_writer_writes(writer, pairs, tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason="ctranslate2 comes with the extra `dev`")
+    texts = [" ".join(pair.target.split()[:2]) for pair in pairs[:12]]
+    export_model(tmp_path / "out", writer.model, writer.tokenizer)
+    expected = writer.write(texts, 40, do_sample=False)
+    assert [printed_by(tmp_path / "out", texts, capsys)] == [[expected, expected]]
+    assert "AutoModelForCausalLM" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("make", "auto"), [
+    (lambda V: Bert(V, 12, 3, 2, 20, max_len=30), "AutoModel"), (lambda V: BertForPreTraining(Bert(V, 12, 3, 2, 20, max_len=30)), "AutoModelForPreTraining"),
+    (lambda V: BertForMaskedLM(Bert(V, 12, 3, 2, 20, max_len=30)), "AutoModelForMaskedLM"),
+    (lambda V: TextClassifier(Bert(V, 12, 3, 2, 20, max_len=30), 3), "AutoModelForSequenceClassification")])
+def test_the_readme_of_an_exported_encoder_does_what_its_head_is_for(make, auto, words, pairs, tmp_path, capsys):
+    torch.manual_seed(4)
+    model, labels = make(len(words)).eval(), ["bad", "good", "so so"]
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(std=0.6)
+    ours = Encoder(model, words, {"model": "bert", "labels": labels})
+    texts = [" ".join([*pair.source.split()[:2], "[MASK]", *pair.source.split()[3:]]) for pair in pairs[-30:]]
+    export_model(tmp_path / "out", model, words, labels=labels if "Class" in auto else ())
+    (printed,) = printed_by(tmp_path / "out", texts, capsys)
+    assert f"import {auto}, AutoTokenizer" in (tmp_path / "out" / "README.md").read_text()
+    if auto == "AutoModel":
+        torch.testing.assert_close(torch.tensor([json.loads(line) for line in printed]), ours.encode(texts), rtol=1e-4, atol=1e-4)
+    elif "Class" in auto:
+        assert printed == ours.classify(texts) and len(set(printed)) > 1
+    else:
+        assert printed == [found[0][0][0] for found in ours.fill(texts, top_k=1)] and len(set(printed)) > 1
+
+
+def test_a_published_classifier_keeps_the_names_of_its_labels(words, tmp_path):
+    labels = ["bad", "good", "so so"]
+    export_model(tmp_path / "out", TextClassifier(Bert(len(words), 12, 3, 2, 20, max_len=30), 3).eval(), words, labels=labels)
+    load(tmp_path / "out").save_pretrained(tmp_path / "again")
+    assert load(tmp_path / "again").config["labels"] == labels
+    with pytest.raises(ValueError, match="labels has 2 names, and the model tells 3 classes apart"):
+        export_model(tmp_path / "no", TextClassifier(Bert(len(words), 12, 3, 2, 20, max_len=30), 3).eval(), words, labels=labels[:2])
+
+
+def test_an_engine_that_cannot_hold_the_model_is_named_in_its_readme(pairs, tokenizer, tmp_path):
+    for name, sizes in (("transformer-post", SIZES), ("t5-gated", SIZES)):
+        with pytest.warns(UserWarning, match="CTranslate2 cannot hold"):
+            export_model(tmp_path / name, MODELS[name](len(tokenizer), len(tokenizer), **sizes).eval(), tokenizer)
+        text = (tmp_path / name / "README.md").read_text()
+        assert text.count("```python") == 1 and "CTranslate2 cannot hold this" in text
+
+
+def test_the_export_command_says_what_it_could_not_do_in_one_line(translator, tmp_path, capsys):
+    translator.save_pretrained(tmp_path / "model")
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(tmp_path / "model"), str(tmp_path / "out")])
+    printed = capsys.readouterr()
+    assert ended.value.code == 0 and printed.out.count("\n") == 1 and "AutoModelForSeq2SeqLM" in printed.out and "README.md" in printed.out
+    refused = translator.config["model"] in ("transformer-post", "t5-gated")
+    assert printed.err.count("\n") == refused and printed.err.startswith("warning: CTranslate2 cannot hold" if refused else "")

@@ -1,9 +1,12 @@
 """A class's notebooks: marks in a table, what a hostile notebook cannot do, and what ends with it."""
 import csv
 import json
+import random
 import re
+import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,48 @@ def test_shared_memory_counts_too(tmp_path):
     greedy = "import mmap\nopen('begun', 'w')\nm = mmap.mmap(-1, 2**29)\nfor i in range(0, 2**29, 4096): m[i] = 1\nopen('ended', 'w')\nimport time; time.sleep(5)"
     ended = run_alone([sys.executable, "-c", greedy], 60, tmp_path, memory=2**27)
     assert (tmp_path / "begun").exists() and "memory" in ended.how
+
+
+NAMED = """
+import ctypes, os
+open('/dev/shm/left-{mark}', 'w').write('left')
+number = ctypes.CDLL(None).shmget({key}, ctypes.c_size_t(4096), 0o1600)
+open('made', 'w').write(f"{{number}} {{os.path.exists('/dev/shm/left-{mark}')}}")
+"""
+
+
+def segments():
+    """Keys of the System V segments of shared memory that there are."""
+    return {int(line.split()[0]) for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
+@linux
+def test_no_named_shared_memory_is_left(tmp_path):
+    """Of a notebook in one's own folder, without a fence: files in /dev/shm, and segments of System V."""
+    from transformer_course.checking.supervisor import can_set_apart
+    mark, key = uuid.uuid4().hex, random.randrange(2**20, 2**30)
+    path = handed_in(tmp_path / "20.ipynb", NAMED.format(mark=mark, key=key), **RIGHT)
+    assert statuses(course.check_file(path, seconds=100))["why_weights_sharpen"] == "passed"
+    number, there = (tmp_path / "made").read_text().split()
+    assert int(number) >= 0 and there == "True" and key not in segments()
+    if can_set_apart():
+        assert not Path(f"/dev/shm/left-{mark}").exists()
+
+
+@linux
+def test_segments_of_others_stay(tmp_path):
+    from transformer_course.checking.supervisor import remove_segments
+    keys = [random.randrange(2**20, 2**30) for _ in range(2)]
+    makers = []
+    for key in keys:
+        maker = subprocess.Popen([sys.executable, "-c", f"import ctypes; ctypes.CDLL(None).shmget({key}, ctypes.c_size_t(4096), 0o1600)"])
+        maker.wait()
+        makers.append(maker.pid)
+    assert set(keys) <= segments()
+    remove_segments({makers[0]})
+    assert keys[0] not in segments() and keys[1] in segments()
+    remove_segments({makers[1]})
+    assert keys[1] not in segments()
 
 
 # --- a class ----------------------------------------------------------------------------------------------------------------------------------

@@ -311,11 +311,13 @@ def export(
     As a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer.
     """
     from transformer_course.pipelines.loading import load
-    from transformer_course.pipelines.model_folder import export_model, kind_in
+    from transformer_course.pipelines.model_folder import export_model
+    from transformer_course.published.cards import auto_class
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty: give a new folder")
     trained = load(folder)
-    name = export_model(out, trained.model, trained.tokenizer, layout)
-    theirs = {"Translator": "AutoModelForSeq2SeqLM", "Writer": "AutoModelForCausalLM", "Encoder": "AutoModel"}
-    print(f"{out} holds a {name}; in Hugging Face's library: "
-          f"{theirs[kind_in(trained.config).door]}.from_pretrained({str(out)!r})")
+    with telling():
+        name = export_model(out, trained.model, trained.tokenizer, layout, trained.config.get("labels") or ())
+    auto = auto_class(json.loads((out / "config.json").read_text(encoding="utf-8")))
+    print(f"{out} holds a {name}; in Hugging Face's library: {auto}.from_pretrained({str(out)!r}); "
+          "its README.md shows the calls")

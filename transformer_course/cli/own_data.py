@@ -16,6 +16,8 @@ from typing import Annotated
 
 import typer
 
+from .lines import first_process
+
 # %% ../../nbs/library/cli/91f_cli_own_data.ipynb #cell-6
 Tsv = Annotated[Path | None, typer.Option(
     help="Your own pairs: source, tab, target. Of a classifier: text, tab, label.")]
@@ -72,15 +74,17 @@ def own_files(tsv: Path | None, source: Path | None, target: Path | None,
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Inside the block, what looks wrong in a user's data is printed on standard error, a line each."""
-    from transformer_course.data.own_rows import DataWarning
+    """Inside the block, the library's warnings are printed on standard error, a line each.
+
+    Of several processes, the first one alone speaks.
+    """
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         try:
             yield
         finally:
-            for one in found:
-                if issubclass(one.category, DataWarning):
-                    print(f"warning: {one.message}", file=sys.stderr, flush=True)
+            for one in found if first_process() else ():
+                if issubclass(one.category, UserWarning):
+                    print(f"warning: {' '.join(str(one.message).split())}", file=sys.stderr, flush=True)
                 else:
                     warnings.showwarning(one.message, one.category, one.filename, one.lineno)

@@ -23,7 +23,7 @@ from .relative_positions import added_positions, positions_in_attention
 from .caches import State
 from .transformer import Encoder, EncoderLayer
 
-# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-18
+# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-19
 class LanguageModel(nn.Module):
     """A stack of layers without a source: each word reads itself and the words before it.
 
@@ -113,7 +113,7 @@ class LanguageModel(nn.Module):
         state = state.copy()                                                # the old one may be used again
         return self.stack(self.embedding(tokens, start), mask, state.caches), state
 
-# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-19
+# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-20
 class TransformerLM(LanguageModel):
     """A Transformer without a source, made from sizes [Radford et al. 2018].
 
@@ -189,7 +189,7 @@ class TransformerLM(LanguageModel):
         stack = Encoder([layer() for n in range(n_layers)], nn.LayerNorm(d_model) if pre_norm else None)
         super().__init__(embedding, stack, output, pad_id, bos_id, eos_id)
 
-# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-20
+# %% ../../nbs/lessons/30_transformer_lm.ipynb #cell-21
 def check_prompts(
     name: str,       # of the model, for the message
     src: Tensor,     # (N, S) prompts

@@ -26,7 +26,7 @@ from .sliding import SlidingWindow, visible
 from .transformer import Encoder, EncoderLayer
 from .transformer_lm import LanguageModel
 
-# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-15
+# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-17
 class WithMemory(SlidingWindow):
     """A language model whose layers also read a memory m: their own inputs at the last M words.
 
@@ -59,7 +59,7 @@ class WithMemory(SlidingWindow):
         if memory is None:
             memory = h.new_empty(len(layers), len(h), 0, h.shape[2])                # M = 0
         mask = visible(memory.shape[2], h.shape[1], self.reach, h.device)           # (T, M + T)
-        for layer, m in zip(layers, memory):                                        # m: (B, M, D)
+        for layer, m in zip(layers, memory, strict=True):                           # m: (B, M, D)
             inputs.append(h.detach())                                               # SG: no gradient back
             h = layer(h, mask, remembered(layer, m))                                # q of h; k, v of [m; h]
         seen = torch.cat((memory, torch.stack(inputs)), dim=2)                      # (N, B, M + T, D)
@@ -116,13 +116,13 @@ def remembered(layer: EncoderLayer, memory: Tensor) -> KeyValueCache:           
     heads, cache = layer.self_attention.heads, layer.self_attention.new_cache()
     if memory.shape[1]:
         memory = layer.norm_1(memory) if layer.pre_norm else memory
-        weight, bias = heads.in_proj.weight, heads.in_proj.bias                     # rows of W_q, W_k, W_v
-        rows = slice(heads.n_heads * heads.d_head, None)                            # W_k, W_v
+        weight, bias = heads.in_proj.weight, heads.in_proj.bias     # W_q, W_k and W_v, one below the other
+        rows = slice(heads.n_heads * heads.d_head, None)                            # without those of W_q
         key_value = F.linear(memory, weight[rows], None if bias is None else bias[rows])
         cache.append(*heads.split(key_value))                                       # (B, H, M, K) each
     return cache
 
-# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-31
+# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-33
 class RelativeXL(InAttention):
     """Scores with distances: A_ij = ((q_i + u) · k_j + (q_i + v) · ρ_{i-j}) / √K [Dai et al. 2019, §3.3].
 
@@ -213,7 +213,7 @@ def shift(
     T, S = scores.shape[-2:]
     return F.pad(scores, (1, 0)).flatten(-2)[..., T:].unflatten(-1, (T, S))
 
-# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-33
+# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-34
 class TransformerXL(WithMemory):
     """Lesson 30's model with `RelativeXL` in every layer and a memory, made from sizes [Dai et al. 2019].
 

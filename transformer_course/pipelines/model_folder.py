@@ -7,6 +7,7 @@ __all__ = ['PUBLISHED', 'kind_in', 'model_card', 'save_model', 'export_model', '
 
 # %% ../../nbs/library/pipelines/25d_model_folder.ipynb #cell-4
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ..files import expect, first_line, read_files, read_json, write_files
 from .evaluation import attention_places
 from .kinds import ENCODER, TRANSLATOR, WRITER, Kind, check_kind, kind_of
 from ..published import pretrained
+from ..published.cards import export_card
 from ..published.folders import model_folder
 from ..published.tokenizers import GivenTokenizer, read_tokenizer
 from ..training.checkpoints import put_weights
@@ -118,8 +120,9 @@ def export_model(
     model: nn.Module,
     tokenizer: Tokenizer | GivenTokenizer,
     layout: str | None = None,   # a model_type of a published family; None: the one that fits
+    labels: Sequence[str] = (),  # names of a classifier's classes
 ) -> str:                        # the layout's name
-    """Write a model in a published layout, for other programs.
+    """Write a model in a published layout, for other programs, with a README.md that shows their calls.
 
     Raises ValueError, with the reason, if the layout cannot hold it.
 
@@ -130,6 +133,8 @@ def export_model(
     tokenizer : Tokenizer | GivenTokenizer
     layout : str | None, default None
         a model_type of a published family; None: the one that fits
+    labels : Sequence[str], default ()
+        names of a classifier's classes
 
     Returns
     -------
@@ -138,18 +143,30 @@ def export_model(
     """
     given = isinstance(tokenizer, GivenTokenizer)
     name, files = pretrained.published_files(model, None if given else tokenizer, layout)
-    write_files(folder, files | tokenizer.files if given else files)
+    files = _with_facts(files | tokenizer.files if given else files, labels=labels)
+    card = export_card(name, json.loads(files["config.json"]), "" if given else tokenizer.kind)
+    write_files(folder, files | {"README.md": card.encode()})
     return name
 
 
+def _with_facts(files: dict[str, bytes], prefix: str = "", labels: Sequence[str] = ()) -> dict[str, bytes]:
+    "Published files whose config.json also has the prefix of a T5's task, and the classes' names."
+    config = json.loads(files["config.json"])
+    classes = len(config.get("id2label", ()))
+    if labels and len(labels) != classes:
+        raise ValueError(f"labels has {len(labels)} names, and the model tells {classes} classes apart")
+    if prefix:
+        config["task_specific_params"] = {"task": {"prefix": prefix}}
+    if labels:
+        config |= {"id2label": {str(i): label for i, label in enumerate(labels)},
+                   "label2id": {label: i for i, label in enumerate(labels)}}
+    return files | {"config.json": (json.dumps(config, indent=1, sort_keys=True) + "\n").encode()}
+
+
 def _published_files(model: nn.Module, tokenizer: GivenTokenizer, config: dict) -> dict[str, bytes]:
-    "A published model in its own layout, with its tokenizer, and with the prefix of its task if it has one."
+    "A published model in its own layout, with its tokenizer, the prefix of its task, and its labels."
     family, files = pretrained.published_files(model, None, config["model_type"])
-    if config.get("prefix"):
-        described = json.loads(files["config.json"])
-        described["task_specific_params"] = {"task": {"prefix": config["prefix"]}}
-        files["config.json"] = (json.dumps(described, indent=1, sort_keys=True) + "\n").encode()
-    return files | tokenizer.files
+    return _with_facts(files, config.get("prefix", ""), config.get("labels", ())) | tokenizer.files
 
 # %% ../../nbs/library/pipelines/25d_model_folder.ipynb #cell-11
 _TYPES = {"model": str, "sizes": dict} | dict.fromkeys(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..data.text import Tokenizer
 from ..files import first_line, read_json, write_files
 from .bert import bert_by_heads
+from .cards import why_not_ctranslate2
 from .families import FAMILIES, describe
 from .folders import SAFE, model_folder, read_tensors
 from .layouts import Family, read_options, to_ours, to_theirs, write_options
@@ -235,14 +236,9 @@ def _how_to_write(family: Family, sizes: Mapping, ours: bool) -> dict:
 
 def _warn_of_engines(family: Family, sizes: Mapping) -> None:
     "Say which engine cannot hold the model that is exported."
-    if family.model_type == "marian":
-        why = "it begins each MarianMT with a vector of zeros, and this model begins with <bos>"
-    elif family.model_type == "t5" and not sizes["tied"]:
-        why = "it scales the outputs of each T5, and this one has an output of its own, without a scale"
-    else:
-        return
-    warnings.warn(f"CTranslate2 cannot hold this {family.name}: {why}. Hugging Face's library can",
-                  stacklevel=3)
+    if why := why_not_ctranslate2(family.model_type, sizes.get("tied", True)):
+        warnings.warn(f"CTranslate2 cannot hold this {family.name}: {why}. Hugging Face's library can",
+                      stacklevel=3)
 
 
 def published_files(

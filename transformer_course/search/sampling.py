@@ -61,7 +61,7 @@ class MinP:
         least = logp.amax(-1, keepdim=True) + math.log(self.min_p)
         return logp.masked_fill(logp < least, -torch.inf)
 
-# %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-32
+# %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-34
 @dataclass(frozen=True)
 class RepetitionPenalty:
     """Make each word that was already written less likely: p becomes p^theta [Keskar et al. 2019, §4.1].
