@@ -91,7 +91,9 @@ def additive_step(
     arrow(d, old, new, "target")
     arrow(d, context, new.left.by(-3, 0), "source", via=((565, 440), (565, 340)), width=2)
     arrow(d, box(d, 745, 240, previous, "target"), (705, 320), "target", via=((745, 285), (705, 285)))
-    arrow(d, new, box(d, 660, 440, word, "target"), "target")
+    written = box(d, 660, 440, word, "target")
+    arrow(d, new, written, "target")
+    arrow(d, context, written.left.by(-3, 0), "source")                         # it enters the read-out, too
     notes(d, 660, {475: "next word", 106: "the query: it asks\nevery annotation"}, align="center")
     label(d, 745, 212, "word before")
     return d
@@ -209,7 +211,7 @@ def _answered(d: Drawing, kind: str, asker: Part, mixture: Part) -> None:
         label(d, 775, 265, "residual:\nthe vector\nitself", align="right", size=9)
         label(d, 670, 455, "new vector of raam", align="right")
         return
-    text = {"additive": "new state, and from it\nthe next word", "cross": "new vector of raam",
+    text = {"additive": "new state,\nand the next word", "cross": "new vector of raam",
             "self": "new vector of went"}[kind]
     arrow(d, mixture, box(d, 700, 365, text, LOOK_UPS[kind][2], w=170, h=46), width=2)
 

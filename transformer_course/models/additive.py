@@ -20,7 +20,7 @@ from .functional import (
     Dropout, check_ids, check_step, check_texts, check_tokens, padding_mask, projected_loss)
 from .rnn import GRUCell, Recurrent
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-24
+# %% ../../nbs/lessons/14_additive.ipynb #cell-19
 class _AdditiveScores(torch.autograd.Function):
     "v . tanh(query + key) without keeping the (B, S, A) tanh between the forward and the backward pass."
 
@@ -38,7 +38,7 @@ class _AdditiveScores(torch.autograd.Function):
         d_key = u.square_().neg_().add_(1).mul_(v).mul_(gradient.unsqueeze(-1))
         return d_key.sum(1), d_key, d_v
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-26
+# %% ../../nbs/lessons/14_additive.ipynb #cell-20
 def look_up(
     scores: Tensor,               # (B, S)
     value: Tensor,                # (B, S, d_value)
@@ -66,7 +66,7 @@ def look_up(
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
     return (weights.to(value.dtype).unsqueeze(1) @ value).squeeze(1), weights
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-27
+# %% ../../nbs/lessons/14_additive.ipynb #cell-21
 class AdditiveAttention(nn.Module):
     """Each sentence's query looks up its own source [Bahdanau et al. 2015, A.1.2]; zeros if none is real.
 
@@ -136,7 +136,7 @@ class AdditiveAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:       # context (B, d_value), weights (B, S)
         return self.attend(query, self.project(key), value, mask)
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-29
+# %% ../../nbs/lessons/14_additive.ipynb #cell-22
 STEEP = 1e4   # a slope for which exp(-slope) is exactly 0
 
 
@@ -167,7 +167,7 @@ class PlaceScore(nn.Module):
         place = torch.arange(projected.shape[1], device=query.device, dtype=torch.float32)
         return (self.slope * place).expand(*query.shape[:-1], -1)
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-30
+# %% ../../nbs/lessons/14_additive.ipynb #cell-23
 class ControlAttention(nn.Module):
     """Attention with a score that does not depend on the query; the rest is `AdditiveAttention`'s.
 
@@ -223,7 +223,7 @@ ATTENTIONS = {
     "last": lambda *sizes: ControlAttention(PlaceScore(STEEP)),
 }
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-37
+# %% ../../nbs/lessons/14_additive.ipynb #cell-31
 @dataclass(frozen=True)
 class State:
     """What decoding needs to know: the decoder's state, and the source to look back at.
@@ -254,7 +254,7 @@ class State:
         """
         return type(self)(*(getattr(self, part.name).index_select(0, rows) for part in fields(self)))
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-38
+# %% ../../nbs/lessons/14_additive.ipynb #cell-32
 class AdditiveSeq2Seq(nn.Module):
     """The translator that learned to align [Bahdanau et al. 2015].
 
@@ -424,7 +424,7 @@ class AdditiveSeq2Seq(nn.Module):
         check_texts(type(self).__name__, src=src, tgt=tgt)
         return self.decode(self.start(src), tgt[:, :-1])[1]
 
-# %% ../../nbs/lessons/14_additive.ipynb #cell-56
+# %% ../../nbs/lessons/14_additive.ipynb #cell-63
 @dataclass(frozen=True)
 class CoverageState(State):
     """The state, and how much of each source word has been looked at.

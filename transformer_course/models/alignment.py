@@ -35,7 +35,8 @@ def _check(pairs: Sequence[Sentences], iterations: int) -> None:
 
 def _numbers(sentences) -> dict[str, int]:
     "A number for each word, from 1; 0 is left for the empty word."
-    return {word: number for number, word in enumerate(sorted({w for words in sentences for w in words}), start=1)}
+    vocabulary = sorted({w for words in sentences for w in words})
+    return {word: number for number, word in enumerate(vocabulary, start=1)}
 
 # %% ../../nbs/lessons/13_alignment.ipynb #cell-16
 @dataclass(frozen=True)
@@ -94,15 +95,9 @@ def _normalised(table: Table, counts: Tensor) -> Table:
     return Table(table.source, table.target, table.keys, counts / totals[owner].clamp(min=1e-300))
 
 # %% ../../nbs/lessons/13_alignment.ipynb #cell-17
-def _without_empty(table: Table) -> Table:
-    "The table with t(f | nothing) = 0, which no round of EM ever changes."
-    nothing = table.keys // (len(table.target) + 1) == 0
-    return Table(table.source, table.target, table.keys, torch.where(nothing, 0, table.values))
-
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-18
 @dataclass(frozen=True)
 class Model1:
-    """IBM Model 1: every target word comes from one source word, or from the empty one, whatever its place [Brown et al. 1993].
+    """IBM Model 1: every target word comes from one source word, or the empty one [Brown et al. 1993].
 
     Parameters
     ----------
@@ -123,9 +118,9 @@ class Model1:
         pairs: Sequence[Sentences],   # (source words, target words)
         iterations: int = 10,         # rounds of EM
         seed: int | None = None,      # None: start from equal probabilities; else from random ones
-        empty: bool = True,           # False: leave out the empty word, so that every target word has a source
+        empty: bool = True,  # False: leave out the empty word, so that every target word has a source
     ) -> "Model1":
-        """Learn t(f | e) by expectation maximisation. Raises ValueError for no pairs, or a pair with an empty side.
+        """Learn t(f | e) by EM. Raises ValueError for no pairs, or a pair with an empty side.
 
         Parameters
         ----------
@@ -141,13 +136,15 @@ class Model1:
         _check(pairs, iterations)
         table, places = _new_table(pairs)
         if seed is not None:
-            table = _normalised(table, torch.rand(len(table.keys), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
+            generator = torch.Generator().manual_seed(seed)
+            table = _normalised(table, torch.rand(len(table.keys), dtype=torch.float64, generator=generator))
         if not empty:
-            table = _without_empty(table)
-        cells = torch.cat([p.flatten() for p in places])                                         # (C,) place in the table of each meeting
-        sizes = torch.tensor([[len(p), p.shape[1]] for p in places])                             # (N, 2): T and S + 1
-        widths = sizes[:, 1].repeat_interleave(sizes[:, 0])                                      # (W,) meetings of each target word
-        word = torch.arange(len(widths)).repeat_interleave(widths)                               # (C,) whose meeting it is
+            values = torch.where(table.keys <= len(table.target), 0, table.values)  # nothing: t = 0
+            table = Table(table.source, table.target, table.keys, values)
+        cells = torch.cat([p.flatten() for p in places])  # (C,) place in the table of each meeting
+        sizes = torch.tensor([[len(p), p.shape[1]] for p in places])  # (N, 2): T and S + 1
+        widths = sizes[:, 1].repeat_interleave(sizes[:, 0])  # (W,) meetings of each target word
+        word = torch.arange(len(widths)).repeat_interleave(widths)  # (C,) whose meeting it is
         choices = widths if empty else widths - 1
         history = []
         for _ in range(iterations + 1):
@@ -176,7 +173,8 @@ class Model1:
         number, words = 0 if source is None else self.table.source[source], list(self.table.target)
         mine = (self.table.keys // (len(words) + 1) == number).nonzero()[:, 0]
         order = mine[self.table.values[mine].argsort(descending=True, stable=True)][:k]
-        return [(words[int(self.table.keys[i]) % (len(words) + 1) - 1], self.table.values[i].item()) for i in order]
+        word = lambda i: words[int(self.table.keys[i]) % (len(words) + 1) - 1]
+        return [(word(i), self.table.values[i].item()) for i in order]
 
     def log_prob(self, source: Words, target: Words) -> float:
         "log p(target | source), its length given: all alignments summed [Brown et al. 1993, eq. 15]."
@@ -188,18 +186,19 @@ class Model1:
         found = []
         for source, target in pairs:
             best, origin = self.table.look_up(self.table.codes(source, target)).max(1)           # (T,)
-            found.append(frozenset((i - 1, j) for j, (p, i) in enumerate(zip(best.tolist(), origin.tolist())) if i and p))
+            places = enumerate(zip(best.tolist(), origin.tolist()))
+            found.append(frozenset((i - 1, j) for j, (p, i) in places if i and p))
         return found
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-34
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-33
 FLOOR = 1e-12     # for unseen words: small but not zero, or a sentence with one would have no path
 
 
 def _jumps(weights: Tensor, size: int) -> Tensor:   # (2 L + 1,) by width, S -> (S + 1, S + 1)
-    "p(next source word | the last one): weights of the jump widths, made to sum to one; row and column 0 are the start."
+    "p(next source word | the last one): weights of jump widths that sum to one; row and column 0: the start."
     limit, place = len(weights) // 2, torch.arange(size + 1)
     width = (place[None] - place[:, None]).clamp(-limit, limit) + limit
-    table = weights[width] * (place > 0)                                                         # nobody jumps back to the start
+    table = weights[width] * (place > 0)  # nobody jumps back to the start
     return table / table.sum(1, keepdim=True).clamp(min=FLOOR)
 
 
@@ -209,26 +208,26 @@ def _batches(places: Sequence[Tensor], cells: int = 200_000) -> list[list[int]]:
     batches: list[list[int]] = []
     for n in order:
         size = places[n].shape[1]
-        fits = batches and places[batches[-1][0]].shape[1] == size and (len(batches[-1]) + 1) * size * max(len(places[n]), size) <= cells
-        if not fits:
+        largest = (len(batches[-1]) + 1) * size * max(len(places[n]), size) if batches else 0
+        if not batches or places[batches[-1][0]].shape[1] != size or largest > cells:
             batches.append([])
         batches[-1].append(n)
     return batches
 
 
-def _emissions(t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:   # B times (T_b, S + 1) -> (B, T, S + 1), (B, T)
+def _emissions(t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:  # B times (T_b, S + 1) -> (B, T, S + 1), (B, T)
     "t(f_j | e_i) as a batch, and which target words there are."
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(x), dtype=torch.bool) for x in t], batch_first=True)
-    return torch.nn.utils.rnn.pad_sequence(list(t), batch_first=True), mask
+    real = [torch.ones(len(x), dtype=torch.bool) for x in t]
+    return tuple(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (list(t), real))
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-35
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-34
 def forward_backward(
     emission: Tensor,   # (B, T, S + 1): t(f_j | e_i), in column 0 that of the empty word
     jumps: Tensor,      # (S + 1, S + 1): p(i | last i), row 0 from the start
     empty: float,       # probability that a target word comes from nothing
     mask: Tensor,       # (B, T) True at target words
-) -> tuple[Tensor, Tensor, Tensor]:   # p(j comes from i | all) (B, T, S + 1), expected jumps (S + 1, S + 1), log p (B,)
-    """All alignments at once: sums over every path in T S^2 steps [Vogel et al. 1996; the empty word: Och & Ney 2003].
+) -> tuple[Tensor, Tensor, Tensor]:  # p(j from i | all) (B, T, S + 1), expected jumps, log p (B,)
+    """All alignments at once: sums over every path in T S^2 steps [Vogel et al. 1996; Och & Ney 2003].
 
     A word from nothing leaves the place of the last one from something as it was, so all that must be
     carried along is that place.
@@ -247,14 +246,14 @@ def forward_backward(
     Returns
     -------
     tuple[Tensor, Tensor, Tensor]
-        p(j comes from i | all) (B, T, S + 1), expected jumps (S + 1, S + 1), log p (B,)
+        p(j from i | all) (B, T, S + 1), expected jumps, log p (B,)
     """
     B, T, size = emission.shape
-    word, nothing = emission.clone(), emission[:, :, 0] * empty                                  # (B, T, S + 1), (B, T)
+    word, nothing = emission.clone(), emission[:, :, 0] * empty  # (B, T, S + 1), (B, T)
     word[:, :, 0] = 0
     real, move = mask[:, :, None], (1 - empty) * jumps
     place = torch.zeros(B, size, dtype=emission.dtype)
-    place[:, 0] = 1                                                                              # p(last place, words so far), scaled
+    place[:, 0] = 1  # p(last place, words so far), scaled
     before, scales, logp = [], [], torch.zeros(B, dtype=emission.dtype)
     for j in range(T):
         before.append(place)
@@ -263,9 +262,10 @@ def forward_backward(
         logp = logp + torch.where(mask[:, j], scale[:, 0].log(), 0)
         place = torch.where(real[:, j], stepped / scale, place)
         scales.append(scale)
-    later, posterior, expected = torch.ones(B, size, dtype=emission.dtype), torch.zeros_like(emission), torch.zeros_like(jumps)
+    later = torch.ones(B, size, dtype=emission.dtype)
+    posterior, expected = torch.zeros_like(emission), torch.zeros_like(jumps)
     for j in reversed(range(T)):
-        weight = torch.where(real[:, j], word[:, j] * later / scales[j], 0)                     # of arriving at i
+        weight = torch.where(real[:, j], word[:, j] * later / scales[j], 0)  # of arriving at i
         expected += (before[j].T @ weight) * move
         posterior[:, j] = (before[j] @ move) * weight
         stay = torch.where(real[:, j], nothing[:, j, None] / scales[j], 0) * later
@@ -273,7 +273,7 @@ def forward_backward(
         later = torch.where(real[:, j], weight @ move.T + stay, later)
     return posterior, expected, logp
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-36
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-35
 def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
     """Better weights of the jump widths from the expected jumps in sentences of each length.
 
@@ -288,24 +288,24 @@ def _new_jumps(weights: Tensor, expected: dict[int, Tensor]) -> Tensor:
         sums = (weights[width] * there).sum(1, keepdim=True)
         taken.index_add_(0, width.flatten(), counts.flatten())
         possible.index_add_(0, width.flatten(), (there * counts.sum(1, keepdim=True) / sums).flatten())
-    new = torch.where(possible > 0, taken / possible.clamp(min=FLOOR), FLOOR)      # else no sentence can make it
+    new = torch.where(possible > 0, taken / possible.clamp(min=FLOOR), FLOOR)  # else no sentence can make it
     return new / new.sum()
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-37
-def _expect(table: Table, jumps: Tensor, empty: float, places, batches) -> tuple[Tensor, dict[int, Tensor], float]:
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-36
+def _expect(table: Table, jumps: Tensor, empty: float, places, batches):
     "The E-step: expected uses of each table entry, expected jumps by source length, log-likelihood."
     counts, expected, total = torch.zeros_like(table.values), {}, 0.0
     for batch in batches:
         size = places[batch[0]].shape[1] - 1
         emission, mask = _emissions([table.values[places[n]] for n in batch])
-        where = torch.nn.utils.rnn.pad_sequence([places[n] for n in batch], batch_first=True)    # (B, T, S + 1)
+        where = torch.nn.utils.rnn.pad_sequence([places[n] for n in batch], batch_first=True)  # (B, T, S + 1)
         posterior, taken, logp = forward_backward(emission, _jumps(jumps, size), empty, mask)
         counts.index_add_(0, where.flatten(), posterior.flatten())
         expected[size] = expected.get(size, 0) + taken
         total += logp.sum().item()
     return counts, expected, total
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-38
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-37
 @dataclass(frozen=True)
 class HMM:
     """Hidden Markov alignment: a target word's source word is near the one before it [Vogel et al. 1996].
@@ -331,8 +331,8 @@ class HMM:
         cls,
         pairs: Sequence[Sentences],     # (source words, target words)
         iterations: int = 5,            # rounds of EM
-        start: Model1 | None = None,    # whose t(f | e) to start from, fitted on the same pairs; default: five rounds
-        empty: float | None = 0.2,      # probability that a target word comes from nothing; None: learn it too
+        start: Model1 | None = None,  # whose t(f | e) to start from, of the same pairs; default: five rounds
+        empty: float | None = 0.2,  # probability that a target word comes from nothing; None: learn it too
     ) -> "HMM":
         """Learn words and jumps by EM. Raises ValueError as `Model1.fit`, and for empty outside 0 to 1.
 
@@ -343,7 +343,7 @@ class HMM:
         iterations : int, default 5
             rounds of EM
         start : Model1 | None, default None
-            whose t(f | e) to start from, fitted on the same pairs; default: five rounds
+            whose t(f | e) to start from, of the same pairs; default: five rounds
         empty : float | None, default 0.2
             probability that a target word comes from nothing; None: learn it too
         """
@@ -354,7 +354,8 @@ class HMM:
         known = (start or Model1.fit(pairs, 5)).table.look_up(table.keys)
         table = _normalised(table, known + FLOOR)
         longest = max(p.shape[1] for p in places)
-        jumps, share, history = torch.full((2 * longest + 1,), 1 / (2 * longest + 1), dtype=torch.float64), empty or 0.2, []
+        jumps = torch.full((2 * longest + 1,), 1 / (2 * longest + 1), dtype=torch.float64)
+        share, history = empty or 0.2, []
         batches = _batches(places)
         for _ in range(iterations + 1):
             counts, expected, logp = _expect(table, jumps, share, places, batches)
@@ -372,7 +373,7 @@ class HMM:
 
     def align(self, pairs: Sequence[Sentences]) -> list[Links]:
         "The likeliest alignment of each pair, by Viterbi's algorithm."
-        t = [self.table.look_up(self.table.codes(*pair)).clamp(min=FLOOR) for pair in pairs]     # (T, S + 1) each
+        t = [self.table.look_up(self.table.codes(*pair)).clamp(min=FLOOR) for pair in pairs]  # (T, S + 1)
         found: list[Links] = [frozenset()] * len(pairs)
         for batch in _batches(t):
             for n, path in zip(batch, self._paths([t[n] for n in batch])):
@@ -380,11 +381,11 @@ class HMM:
         return found
 
     def _paths(self, t: Sequence[Tensor]) -> list[list[int]]:
-        "For each target word its source word from 1, or 0 for the empty word. States: at i, or at nothing after i."
-        emission, mask = _emissions(t)                                                           # (B, T, S + 1)
+        "For each target word its source word from 1, or 0 for none. States: at i, or at nothing after i."
+        emission, mask = _emissions(t)  # (B, T, S + 1)
         size, move = emission.shape[2], (1 - self.empty) * _jumps(self.jumps, emission.shape[2] - 1)
         stay = torch.eye(size, dtype=move.dtype) * self.empty
-        step = torch.cat((move, stay), 1).repeat(2, 1).clamp(min=1e-300).log()                   # (2 (S + 1), 2 (S + 1))
+        step = torch.cat((move, stay), 1).repeat(2, 1).clamp(min=1e-300).log()  # (2 (S + 1), 2 (S + 1))
         seen = torch.cat((emission, emission[:, :, :1].expand_as(emission)), 2).clamp(min=1e-300).log()
         paths, scores = viterbi(step[:1].expand(len(t), -1), step, seen, mask)
         return [[i if i < size else 0 for i in path[:len(x)]] for path, x in zip(paths.tolist(), t)]
@@ -395,13 +396,13 @@ class HMM:
         emission, mask = _emissions([t])
         return forward_backward(emission, _jumps(self.jumps, len(source)), self.empty, mask)[2].item()
 
-# %% ../../nbs/lessons/13_alignment.ipynb #cell-66
+# %% ../../nbs/lessons/13_alignment.ipynb #cell-67
 def symmetrise(
     forward: Links,             # from a model of target given source
     backward: Links,            # from one of source given target, turned round: (source word, target word)
     method: str = "grow-diag-final-and",   # or "intersection", "union", "grow-diag"
 ) -> Links:
-    """Join the alignments of two directions [Och & Ney 2003; Koehn et al. 2005]. Raises ValueError for an unknown method.
+    """Join two directions [Och & Ney 2003; Koehn et al. 2005]. Raises ValueError for an unknown method.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@
 __all__ = ['LEAST_SOURCE', 'ROOM', 'ONEDNN_FROM', 'forbid', 'Store', 'SharedCache', 'FastState', 'PackedLinear',
            'split_hypotheses', 'attend', 'FastLayer', 'packed', 'FastDecoder', 'fast', 'on_each_core']
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-9
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-11
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from .attention import (
 from .ends import Output
 from .transformer import Decoder, DecoderLayer, EncoderDecoder
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-10
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-12
 LEAST_SOURCE = 16   # places for source words: PyTorch's softmax over fewer is up to ten times slower (no vector instructions)
 ROOM = 16   # spare places per hypothesis in a new store; small: it is copied more often; large: more masked places to attend over
 
@@ -35,7 +35,7 @@ def forbid(allowed: Tensor, dtype: torch.dtype) -> Tensor:   # bool
     """
     return torch.zeros((), dtype=dtype, device=allowed.device).where(allowed, torch.finfo(dtype).min)
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-11
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-13
 @dataclass(eq=False)
 class Store:
     """Memory for keys and values, which several states may share; the first to go on writes into it.
@@ -139,7 +139,7 @@ def _groups(sentences: Tensor) -> tuple[Tensor, int]:   # (N',) of each row -> (
     groups, sizes = torch.unique_consecutive(sentences, return_counts=True)
     return (groups, int(sizes[0])) if len(sizes) and (sizes == sizes[0]).all() else (sentences, 1)
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-12
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-14
 @dataclass(frozen=True, eq=False)
 class FastState:
     """What decoding needs to know of n sentences with W hypotheses each.
@@ -172,7 +172,7 @@ class FastState:
             return replace(self, cache=cache)
         return FastState(self.source.index_select(2, sentences), self.source_bias[sentences], cache, self.length)
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-13
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-15
 ONEDNN_FROM = 2**20    # multiplications; a call of oneDNN costs 11 µs more, and a smaller product takes less than that
 
 
@@ -200,7 +200,7 @@ class PackedLinear:
             return self.onednn(x, self.weight.t(), self.bias, "none", [], "")
         return torch.addmm(self.bias, x, self.weight)
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-14
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-16
 def split_hypotheses(part: Tensor, n: int, W: int) -> Tensor:   # (n W, H, 1, K) -> (n, H, W, K)
     """One position of each hypothesis, as W positions of each sentence.
 
@@ -220,7 +220,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     heads = torch.bmm(weights.view(n * H, W, S), values).view(n, H, W, K)
     return heads.transpose(1, 2).reshape(n * W, H * K)
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-15
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-17
 class FastLayer:
     """A decoder layer that reads one word of each hypothesis."""
 
@@ -287,7 +287,7 @@ def packed(module: nn.Module) -> "nn.Module | PackedLinear":
     copied._modules = {name: None if child is None else packed(child) for name, child in module._modules.items()}
     return copied
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-16
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-18
 def _parts(model: EncoderDecoder) -> Iterator[tuple[nn.Module, type]]:
     "Each part that `FastDecoder` computes in its own way, and the one class it knows for it; outer parts first."
     yield from ((model.output, Output), (model.decoder, Decoder))
@@ -311,7 +311,7 @@ def _obstacle(model: nn.Module) -> str | None:
     sizes = {(part.n_heads, part.d_head) for part, known in _parts(model) if known is MultiHeadAttention}
     return f"the same number and size of heads in every layer, not {sorted(sizes)}" if len(sizes) > 1 else None
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-17
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-19
 class FastDecoder:
     """A Transformer for searches alone: `start` and `step` give the model's own numbers, up to rounding, in less time.
 
@@ -397,7 +397,7 @@ def _of_layers(pairs: Tensor) -> Tensor:   # (layers, 2, n, H, R, K) -> (layers,
     layers, two, n, H, R, K = pairs.shape
     return pairs.view(layers, two, n * H, R, K)
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-18
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-20
 def fast(model: nn.Module, dtype: torch.dtype | None = None) -> "FastDecoder | nn.Module":
     """A model's FastDecoder if it can have one, else the model itself: searches take either.
 
@@ -405,7 +405,7 @@ def fast(model: nn.Module, dtype: torch.dtype | None = None) -> "FastDecoder | n
     """
     return model if _obstacle(model) else FastDecoder(model, dtype)
 
-# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-28
+# %% ../../nbs/lessons/27_fast_decoding.ipynb #cell-30
 def on_each_core(work: Callable, items: Iterable, workers: int | None = None) -> Iterator:
     """work(item) for every item, in order, in `workers` threads; PyTorch's threads are divided among the workers.
 
