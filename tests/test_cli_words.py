@@ -1,5 +1,6 @@
 """The words of the command line: help that fits, guesses that make sense, and commands that can be copied."""
 import io
+import json
 import os
 import re
 import shlex
@@ -7,11 +8,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from transformer_course.cli import app, lines
 from transformer_course.cli.app import main
+from transformer_course.data.text import Tokenizer
+from transformer_course.pipelines.encoder import Encoder
+from transformer_course.pipelines.kinds import ENCODER
 
 
 def said(capsys, *words) -> tuple[int, str, str]:
@@ -116,3 +121,67 @@ def test_lines_of_a_file_come_in_groups():
     assert list(lines.arriving(io.BytesIO(b"a\n\nb\n"), 256)) == [[b"a", b"", b"b"]]
     assert list(lines.arriving(io.BytesIO(b""), 256)) == []
     assert list(lines.arriving(io.BytesIO(b"x" * 10**7 + b"\n"), 256)) == [[b"x" * 10**7]]
+
+
+# encode, fill and classify: lines as they come
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """Folders of an untrained BERT with its tasks and of a classifier."""
+    place = tmp_path_factory.mktemp("encoders")
+    words = Tokenizer.train(["the lion saw a dog", "a dog ran"], kind="words", size=40, specials=("[MASK]",))
+    for model in ("bert", "bert-classifier"):
+        sizes = ENCODER.presets["micro"].of(model)[0] | ({"classes": 2} if model == "bert-classifier" else {})
+        config = {"model": model, "sizes": sizes} | ({"labels": ["bad", "good"]} if model == "bert-classifier" else {})
+        Encoder(ENCODER.make(model, len(words), sizes), words, config).save_pretrained(place / model)
+    return place
+
+
+class Slow:
+    """Standard input of a program that sends a line only after the answer to the one before."""
+
+    def __init__(self, lines, answers):
+        self.left, self.answers, self.sent = list(lines), answers, 0
+
+    def read1(self, size):
+        assert len(self.answers()) == self.sent, "each line is answered before the next is asked for"
+        if not self.left:
+            return b""
+        self.sent += 1
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize(("verb", "model"), [("encode", "bert"), ("fill", "bert"), ("classify", "bert-classifier")])
+def test_lines_are_answered_as_they_come_and_a_bad_one_costs_no_other(encoders, verb, model, capsys, monkeypatch):
+    printed = []
+
+    def answers():
+        printed.extend(capsys.readouterr().out.splitlines())
+        return printed
+
+    lines = [b"the lion saw [MASK]\n", b"\n", b"\xff\n", b"a dog [MASK]\n", b"dog " * 99 + b"[MASK]\n", b"a [MASK] ran\n"]
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Slow(lines, answers)))
+    monkeypatch.setattr(sys, "stderr", told := io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        main([verb, str(encoders / model)])
+    assert ended.value.code == 1 and [bool(line) for line in answers()] == [True, False, False, True, False, True]
+    said = told.getvalue().splitlines()
+    assert [line[:14] for line in said] == ["error: line 2 ", "error: line 3 ", "error: line 5 "], said
+    assert "must be a text with words" in said[0] and "not valid UTF-8" in said[1] and "has 102 tokens" in said[2]
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"".join(lines[i] for i in (0, 3, 5)))))
+    with pytest.raises(SystemExit) as ended:
+        main([verb, str(encoders / model)])
+    alone = capsys.readouterr().out.splitlines()
+    whole = [line for line in printed if line]
+    assert ended.value.code == 0 and len(alone) == 3
+    for one, other in zip(alone, whole):                            # in another company a vector may be rounded otherwise
+        assert json.loads(one) == pytest.approx(json.loads(other), abs=2e-6) if verb == "encode" else one == other
+
+
+def test_what_no_line_is_to_blame_for_is_said_once(encoders, capsys, monkeypatch):
+    for words, says in ((("classify", encoders / "bert"), "cannot classify"), (("fill", encoders / "bert", "--top-k", "0"), "top_k=0")):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a dog\nthe lion\n")))
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        printed = capsys.readouterr()
+        assert ended.value.code == 1 and printed.out == "" and printed.err.count("\n") == 1 and says in printed.err

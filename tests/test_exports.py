@@ -12,6 +12,7 @@ import transformers
 from transformer_course.cli.app import main
 from transformer_course.data.corpora import load as corpus
 from transformer_course.data.text import Tokenizer, pad
+from transformer_course.files import read_files, write_files
 from transformer_course.models.bert import Bert, BertForPreTraining, TextClassifier
 from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.pipelines.encoder import Encoder
@@ -255,3 +256,16 @@ def test_the_export_command_says_what_it_could_not_do_in_one_line(translator, tm
     assert ended.value.code == 0 and printed.out.count("\n") == 1 and "AutoModelForSeq2SeqLM" in printed.out and "README.md" in printed.out
     refused = translator.config["model"] in ("transformer-post", "t5-gated")
     assert printed.err.count("\n") == refused and printed.err.startswith("warning: CTranslate2 cannot hold" if refused else "")
+
+
+def test_names_of_labels_that_belong_to_no_head_do_not_stop_a_save(words, tmp_path):
+    """A published encoder that keeps the labels of a classifier it once was."""
+    export_model(tmp_path / "out", BertForMaskedLM(Bert(len(words), 12, 3, 2, 20, max_len=30)).eval(), words)
+    files = read_files(tmp_path / "out")
+    config = json.loads(files["config.json"]) | {"id2label": {"0": "bad", "1": "good"}}
+    write_files(tmp_path / "out", files | {"config.json": json.dumps(config).encode()})
+    load(tmp_path / "out").save_pretrained(tmp_path / "again")
+    assert load(tmp_path / "again").fill(["i [MASK]"], top_k=1)
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(tmp_path / "out"), str(tmp_path / "third")])
+    assert ended.value.code == 0

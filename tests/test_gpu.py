@@ -4,6 +4,8 @@ import torch
 from torch.testing import assert_close
 
 from transformer_course.data.batching import PairBatches
+from transformer_course.models.induction import RepeatedBlocks, attention_shares, copy_losses
+from transformer_course.models.transformer_lm import TransformerLM
 from transformer_course.pipelines.presets import MODELS
 from transformer_course.search.beam import beam_search, greedy_search
 from transformer_course.training.settings import Settings
@@ -51,3 +53,22 @@ def test_training_at_its_own_precision_lowers_the_loss(name, tmp_path):
     again = Trainer(MODELS[name](V, V), batches, first.schedule, batches, settings, folder=tmp_path)
     again.load()
     assert again.loop.step == 30
+
+
+def test_tensors_on_two_devices_are_told_in_one_line():
+    model, (src, tgt) = MODELS["transformer"](V, V).cuda(), batch()
+    with pytest.raises(ValueError, match="table is on cuda:0, and ids on cpu: move one to the other's device"):
+        model(src, tgt)
+    with pytest.raises(ValueError, match="src is on cuda:0, and tgt on cpu"):
+        model.loss(src.cuda(), tgt)
+
+
+def test_induction_is_measured_where_the_model_is():
+    torch.manual_seed(1)
+    data = RepeatedBlocks(name="test", batches=2)
+    model = TransformerLM(data.words, 16, 2, 2, 32).eval()
+    losses, shares = copy_losses(model, data), attention_shares(model, data)
+    model.cuda()
+    assert copy_losses(model, data) == pytest.approx(losses, rel=1e-3)
+    for name, share in attention_shares(model, data).items():
+        assert_close(share.cpu(), shares[name], rtol=1e-3, atol=1e-4)

@@ -115,3 +115,24 @@ def test_heads_come_back_after_an_error():
 def test_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         RepeatedBlocks(**{"shortest": 2, "longest": 5, "letters": 9, "length": 11, **options})
+
+
+class Elsewhere(torch.nn.Module):
+    """A model on another device, the one without numbers; it notes where its rows are, and stops."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = torch.nn.Parameter(torch.empty(2, device="meta")), None
+        self.vectors = self.forward
+
+    def forward(self, rows):
+        self.seen = rows.device.type
+        raise StopIteration
+
+
+@pytest.mark.parametrize("measure", [copy_losses, attention_shares])
+def test_rows_are_made_on_the_models_device(measure):
+    model = Elsewhere()
+    with pytest.raises(StopIteration):
+        measure(model, DATA)
+    assert model.seen == "meta"

@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_course.data.corpora import Corpus
 from transformer_course.data.text import Tokenizer
 from transformer_course.files import read_files, write_files
 from transformer_course.pipelines.model_folder import load_model, model_card, save_model
@@ -183,3 +184,30 @@ def test_a_tokenizer_of_another_model(saved):
     model.pad_id = 3
     with pytest.raises(ValueError, match="the model's pad_id is 3, and the tokenizer's is 0"):
         Translator(model, words, config)
+
+
+def test_a_tokenizer_of_equal_size_with_other_words_is_refused(tmp_path):
+    ours, other = (Tokenizer.train([text], kind="words", size=30) for text in ("a b c d e", "v w x y z"))
+    assert len(ours) == len(other)
+    model = MODELS["transformer"](len(ours), len(ours), **SIZES["transformer"])
+    save_model(tmp_path, model, ours, {"model": "transformer", "sizes": SIZES["transformer"]})
+    files = read_files(tmp_path)
+    load_model(tmp_path)
+    write_files(tmp_path, files | {"tokenizer.json": other.to_json().encode()})
+    with pytest.raises(ValueError, match="model.safetensors was trained with another tokenizer than the one beside it"):
+        load_model(tmp_path)
+    weights = safetensors.torch.save(safetensors.torch.load(files["model.safetensors"]), {"format": "pt"})
+    write_files(tmp_path, files | {"model.safetensors": weights})
+    load_model(tmp_path)                       # a folder from before says nothing of it
+
+
+def test_a_run_is_not_resumed_with_other_words(tmp_path):
+    """The ids of the new data are the same ones, and so are the batches: only the words differ."""
+    pairs = [(f"{a} {b}", f"{b} {a}") for a in "abcd" for b in "abcd" if a != b]
+    renamed = [tuple(side.translate(str.maketrans("abcd", "efgh")) for side in pair) for pair in pairs]
+    corpora = [Corpus.from_pairs(rows[3:], rows[:3], name="mine", pair="x-y") for rows in (pairs, renamed)]
+    quick = {"preset": "micro", "device": "cpu", "folder": tmp_path / "run", "progress": False}
+    Translator.train(corpora[0], steps=2, **quick)
+    with pytest.raises(ValueError, match="is of another run: its tokenizer has other words"):
+        Translator.train(corpora[1], steps=3, resume=True, **quick)
+    assert Translator.train(corpora[0], steps=3, resume=True, **quick).config["training"]["steps"] == 3

@@ -193,3 +193,39 @@ def test_a_labelled_text_that_the_model_cannot_read_is_named_before_the_training
     code, out, err = command("train", "--model", "bert-classifier", "--tsv", tmp_path / "short.tsv", "--valid", tmp_path / "long.tsv",
                              "--folder", tmp_path / "new", *QUICK, "1")
     assert code == 1 and "long.tsv, line 3 has 72 tokens, and the model reads 64" in err and not (tmp_path / "new").exists()
+
+
+def test_a_valid_text_that_is_too_long_is_told_before_anything_is_trained(home, command, tmp_path):
+    (tmp_path / "valid.tsv").write_text("a good film\tgood\n" + "very " * 300 + "bad\tbad\n", encoding="utf-8")
+    code, out, err = command("train", "--model", "bert-classifier", "--tsv", home / "films.tsv", "--valid", tmp_path / "valid.tsv", "--folder",
+                             tmp_path / "model", *QUICK, "3")
+    assert code == 1 and err.count("\n") == 1 and "valid.tsv, line 2 has 303 tokens, and the model reads 64: cut it" in err and not out
+    assert not (tmp_path / "model").exists()
+
+
+def test_warnings_of_own_data_come_from_the_first_process_only(home, command, tmp_path, monkeypatch, recwarn):
+    (tmp_path / "twice.tsv").write_text((home / "pairs.tsv").read_text() + "anna sees omar\tanna voit omar\n", encoding="utf-8")
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        recwarn.clear()
+        Corpus.from_files(tmp_path / "twice.tsv")
+        assert len(recwarn) == lines
+        code, out, err = command("evaluate", tmp_path / "none", "--tsv", tmp_path / "twice.tsv")
+        assert code == 1
+
+
+def test_a_bar_is_shown_to_a_terminal_only(translator, home, capsys, monkeypatch, tmp_path):
+    """Standard error is a pipe here, and nothing is written to it; a terminal gets the bar."""
+    import io
+    import sys
+    shutil.copytree(translator, tmp_path / "run")
+    words = ["train", "--resume", "--folder", str(tmp_path / "run"), *QUICK[2:]]
+    with pytest.raises(SystemExit):
+        main([*words, "122"])
+    assert capsys.readouterr().err == ""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with pytest.raises(SystemExit):
+        main([*words, "124"])
+    assert "gone" in terminal.getvalue()

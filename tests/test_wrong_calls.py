@@ -13,10 +13,13 @@ from transformer_course.models.classifier import SentenceClassifier
 from transformer_course.models.functional import projected_loss, smoothed_cross_entropy
 from transformer_course.models.language_models import RNNLanguageModel
 from transformer_course.models.luong import LuongSeq2Seq
+from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.models.seq2seq import Seq2Seq
+from transformer_course.models.streams import StreamBatches, stream_losses
 from transformer_course.models.t5 import T5
 from transformer_course.models.transformer import Transformer
 from transformer_course.models.transformer_lm import TransformerLM
+from transformer_course.models.transformer_xl import TransformerXL
 from transformer_course.scoring import bleu, chrf, exact_match, links_from_attention, paired_bootstrap
 
 V, D = 11, 8
@@ -204,3 +207,36 @@ def test_what_is_decoded_are_ids(given, says):
     words = Tokenizer.train(["a b c"], kind="words", size=9)
     refused(lambda: words.decode(given), says)
     refused(lambda: words.pieces_of(given), says)
+
+
+def test_tensors_on_two_devices_are_named():
+    """Here the second device is the one without numbers; on a GPU it is the same line."""
+    there, two = ids(2, 4).to("meta"), r"{} is on {}, and {} on {}: move one to the other's device"
+    for name in TRANSLATORS:
+        model = MODELS[name].eval()
+        refused(lambda: model.loss(ids(2, 5), there), f"{name}: " + two.format("src", "cpu", "tgt", "meta"))
+        refused(lambda: model.start(there), two.format("table", "cpu", "ids", "meta"))
+    refused(lambda: MODELS["TransformerLM"](there), two.format("table", "cpu", "ids", "meta"))
+    refused(lambda: MODELS["RNNLanguageModel"].loss(ids(2, 4), there), two.format("table", "cpu", "ids", "meta"))
+    refused(lambda: BERT(there), "Bert: " + two.format("table", "cpu", "tokens", "meta"))
+    refused(lambda: BERT(ids(2, 4), there), "Bert: " + two.format("table", "cpu", "segments", "meta"))
+    query, mask = torch.randn(2, 3, 4, D), torch.ones(4, 4, dtype=torch.bool, device="meta")
+    for attend in (attention, plain_attention):
+        refused(lambda: attend(query, query, query, mask), "attention: " + two.format("query", "cpu", "mask", "meta"))
+        refused(lambda: attend(query, query.to("meta"), query), "attention: " + two.format("query", "cpu", "key", "meta"))
+    refused(lambda: smoothed_cross_entropy(torch.randn(2, 4, V), there), two.format("vectors", "cpu", "targets", "meta"))
+
+
+@pytest.mark.parametrize("role,value", [("pad_id", V), ("bos_id", -1), ("eos_id", 2.0)])
+def test_special_ids_of_models_with_a_memory(role, value):
+    refused(lambda: TransformerXL(V, D, 2, 1, **{role: value}), f"TransformerXL: {role} must be a whole number from 0 to {V - 1}, not {value!r}")
+
+
+def test_texts_of_models_with_a_memory():
+    model, text = TransformerXL(V, D, 2, 1, memory=4), torch.arange(10).remainder(V)
+    refused(lambda: model.loss(ids(5)), r"TransformerXL: tokens must be \(B, T\) token ids, not \(5,\)")
+    refused(lambda: model.loss(ids(2, 1)), "TransformerXL: tokens: texts of 1 words have nothing to predict")
+    for make in (SegmentBatches, StreamBatches, lambda ids, *sizes: stream_losses(model, ids, *sizes), lambda ids, *sizes: window_losses(model.lm, ids, *sizes)):
+        for wrong in (text.float(), text[None], [1, 2, 3]):
+            refused(lambda: make(wrong, 3, 2), "a text is a tensor with one row of whole numbers, not ")
+        refused(lambda: make(text - 1, 3, 2), "ids are whole numbers from 0 on, and the smallest here is -1")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHECKSUMS', 'NEW', 'sync_folder', 'write_atomically', 'write_folder', 'write_files', 'read_files', 'read_json',
-           'warn', 'first_line', 'expect', 'FolderLock']
+           'first_process', 'shows_bars', 'warn', 'first_line', 'expect', 'FolderLock']
 
 # %% ../nbs/library/hall/06a_files.ipynb #cell-4
 import hashlib
@@ -202,10 +202,27 @@ def read_json(
     return value
 
 
-def warn(text: str) -> None:
-    """A line on standard error, if there is one; `print` would take standard output in its place."""
+def first_process() -> bool:
+    """Is this the first, or the only one, of the processes that `torchrun` or Accelerate started?"""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def shows_bars() -> bool:
+    """Is standard error a terminal or a notebook? In a file or a pipe a bar is only noise."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     try:
-        if sys.stderr is not None:
+        return "IPKernelApp" in getattr(shell, "config", ()) or sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:                               # the stream was closed
+        return False
+
+
+def warn(text: str) -> None:
+    """A line on standard error, if there is one; `print` would take standard output in its place.
+
+    Of several processes, the first one alone speaks.
+    """
+    try:
+        if sys.stderr is not None and first_process():
             print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):                    # a terminal that is gone, a stream that was closed
         pass

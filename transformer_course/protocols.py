@@ -24,6 +24,7 @@ class DecodingState(Protocol):
         ------
         (N',) indices, in any order, repeats allowed
         """
+        ...
 
 
 @runtime_checkable
@@ -41,6 +42,7 @@ class Searchable(Protocol):
         ------
         (B, S) -> (B,)
         """
+        ...
 
     def start(self, src: Tensor) -> DecodingState:   # (B, S)
         """Read the source, or a prompt without its last word.
@@ -49,14 +51,16 @@ class Searchable(Protocol):
         ------
         (B, S)
         """
+        ...
 
-    def step(self, state: DecodingState, token: Tensor) -> tuple[Tensor, DecodingState]:   # (N,) ids
+    def step(self, state: Any, token: Tensor) -> tuple[Tensor, DecodingState]:   # of `start`; (N,) ids
         """Read one word; return logits (N, V) of the next one, and the state after it.
 
         Shapes
         ------
-        (N,) ids
+        of `start`; (N,) ids
         """
+        ...
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-10
 @runtime_checkable
@@ -65,18 +69,23 @@ class BatchSource(Protocol):
 
     def plan(self, seed: int, epoch: int) -> list[Any]:
         "The batches of an epoch in their order, which only the arguments and the data decide."
+        ...
 
     def in_order(self) -> list[Any]:
         "The batches of an evaluation, always the same."
+        ...
 
     def collate(self, batch: Any, device: torch.device | str | None = None) -> tuple[Tensor, ...]:
         "A batch as tensors, the arguments of `model.loss`."
+        ...
 
     def tokens(self, batch: Any) -> int:
         "The number of targets in the mean loss of a batch; at least one batch of an epoch has some."
+        ...
 
     def fingerprint(self) -> str:
         "A text that changes if the data change, or the way they are cut into batches."
+        ...
 
 
 @runtime_checkable
@@ -94,6 +103,7 @@ class Trainable(Protocol):
         ------
         scalar, or (n,)
         """
+        ...
 
 
 @runtime_checkable
@@ -107,12 +117,14 @@ class TranslationModel(Searchable, Protocol):
         ------
         (B, S), (B, T) ids -> (B, T, V)
         """
+        ...
 
     def loss(self, src: Tensor, tgt: Tensor, smoothing: float | tuple[float, ...] = 0.1) -> Tensor:
         """(B, S), (B, T + 1) BOS … EOS -> cross-entropy, mean over the real target words.
 
         A scalar; with n smoothings (n,).
         """
+        ...
 
 
 @runtime_checkable
@@ -126,12 +138,14 @@ class LanguageModel(Searchable, Protocol):
         ------
         (B, T) ids -> (B, T, V)
         """
+        ...
 
     def loss(self, tokens: Tensor, smoothing: float | tuple[float, ...] = 0.0) -> Tensor:
         """(B, T + 1) ids -> cross-entropy of each word but the first, mean over the real ones.
 
         A scalar; with n smoothings (n,).
         """
+        ...
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-12
 @runtime_checkable
@@ -151,6 +165,7 @@ class Cache(Protocol):
         ------
         (N, H, T, K) each
         """
+        ...
 
     def select(self, rows: Tensor) -> "Cache":   # (N',) indices, in any order, repeats allowed
         """A cache of the chosen hypotheses.
@@ -159,6 +174,7 @@ class Cache(Protocol):
         ------
         (N',) indices, in any order, repeats allowed
         """
+        ...
 
 
 @runtime_checkable
@@ -172,9 +188,11 @@ class AttentionPattern(Protocol):
 
         The last query belongs to the last key.
         """
+        ...
 
     def new_cache(self) -> Cache:
         "An empty cache, whose `append` returns what this pattern takes as key and value."
+        ...
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-14
 @runtime_checkable
@@ -183,6 +201,7 @@ class AddedPositions(Protocol):
 
     def __call__(self, start: int, length: int) -> Tensor:
         "Codes of positions start … start + length - 1: (length, D)."
+        ...
 
 
 @runtime_checkable
@@ -196,6 +215,7 @@ class PositionsInAttention(Protocol):
         ------
         (B, H, T, K) -> the same
         """
+        ...
 
     def rotate_key(self, key: Tensor, start: int = 0) -> Tensor:   # (B, H, T, K) -> the same
         """What to put in place of keys.
@@ -204,6 +224,7 @@ class PositionsInAttention(Protocol):
         ------
         (B, H, T, K) -> the same
         """
+        ...
 
     def score_bias(self, query: Tensor, S: int, start: int = 0) -> Tensor | None:   # as (B, H, T, S)
         """Numbers to add to the scaled scores, for the projected `query` and keys at 0 … S - 1.
@@ -212,6 +233,7 @@ class PositionsInAttention(Protocol):
         ------
         as (B, H, T, S)
         """
+        ...
 
 # %% ../nbs/library/hall/07_protocols.ipynb #cell-16
 @runtime_checkable
@@ -220,6 +242,7 @@ class Block(Protocol):
 
     def __call__(self, x: Tensor, mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         "(B, T, D) -> (B, T, D); a cache gets the keys and values of these words."
+        ...
 
 
 @runtime_checkable
@@ -235,6 +258,7 @@ class OutputLayer(Protocol):
         ------
         (..., D) -> (..., V)
         """
+        ...
 
     def loss(self, vectors: Tensor, target: Tensor,          # (..., D), (...) ids -> scalar
              smoothing: float | tuple[float, ...], pad_id: int) -> Tensor:
@@ -248,3 +272,4 @@ class OutputLayer(Protocol):
         smoothing : float | tuple[float, ...]
         pad_id : int
         """
+        ...

@@ -26,7 +26,7 @@ from transformer_course.checking.notebook_runs import (
     report_without_trial)
 from .progress_file import FOLDER_MARK, course_folder, note
 from .reports import Report
-from ..files import write_atomically
+from ..files import shows_bars, write_atomically
 
 # %% ../../nbs/library/checking/90a_course.ipynb #cell-9
 @dataclass
@@ -186,7 +186,8 @@ def check_folder(
         raise FileNotFoundError(
             f"{folder or 'this'} is not a course folder: make one with `transformer-course start FOLDER`")
     reports = []
-    for lesson, notebook in tqdm(author_notebooks().items(), "notebooks", disable=not progress, leave=False):
+    bar = tqdm(author_notebooks().items(), "notebooks", disable=not (progress and shows_bars()), leave=False)
+    for lesson, notebook in bar:
         path = found / "exercises" / f"{lesson}_exercises.ipynb"
         reports += check_if_attempted(path, read_exercises(notebook, lesson), seconds).reports
     note(reports, found)

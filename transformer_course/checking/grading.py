@@ -24,6 +24,7 @@ from .notebook_runs import NOTEBOOK_SECONDS, NotebookRun, report_without_trial
 from .progress_file import FOLDER_MARK
 from .reports import Report
 from .supervisor import landlock_version
+from ..files import shows_bars
 
 # %% ../../nbs/library/checking/90l_grading.ipynb #cell-6
 @dataclass(frozen=True)
@@ -213,7 +214,8 @@ def grade(
         if number not in known:
             raise ValueError(f"lesson {number!r} has no exercises: there are {', '.join(known)}")
     found = submissions(folder)
-    return [mark(one, lessons, seconds) for one in tqdm(found, "students", disable=not progress, leave=False)]
+    bar = tqdm(found, "students", disable=not (progress and shows_bars()), leave=False)
+    return [mark(one, lessons, seconds) for one in bar]
 
 
 def fence_told() -> str:

@@ -32,6 +32,7 @@ from tqdm.auto import tqdm
 from . import supervisor
 from .comparison import altered
 from .supervisor import TOO_MUCH
+from ..files import shows_bars
 
 # %% ../../nbs/library/checking/90d_isolation.ipynb #cell-6
 class TooLong(BaseException):
@@ -47,7 +48,7 @@ class Clock:
 
     def __init__(self, seconds: float = WHOLE_CHECK):
         self.seconds, self.until = seconds, time.monotonic() + seconds
-        self.bar = tqdm(desc="checking", unit=" calls", delay=QUIET, leave=False)
+        self.bar = tqdm(desc="checking", unit=" calls", delay=QUIET, leave=False, disable=not shows_bars())
 
     def is_over(self) -> bool:
         return time.monotonic() >= self.until

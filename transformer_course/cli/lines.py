@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Folder', 'Device', 'BeamSize', 'LengthPenalty', 'Precision', 'Sequences', 'Temperature', 'TopK', 'TopP', 'MinP',
-           'RepetitionPenalty', 'Seed', 'AsJson', 'Prefix', 'Stopped', 'one_line', 'first_process', 'command_line',
-           'print_table', 'device_named', 'arriving', 'decoded', 'all_texts']
+           'RepetitionPenalty', 'Seed', 'AsJson', 'Prefix', 'Stopped', 'one_line', 'command_line', 'print_table',
+           'device_named', 'arriving', 'decoded']
 
 # %% ../../nbs/library/cli/91a_cli_lines.ipynb #cell-4
 import os
@@ -49,11 +49,6 @@ def _resembling(wrong: str, context: typer.Context) -> list[str]:
     initials = {name: "".join(part[0] for part in name.split("-")) for name in names}
     begun = [name for name in names if len(word) > 1 and (name.startswith(word) or initials[name] == word)]
     return sorted(names[name] for name in begun or get_close_matches(word, names, n=2))
-
-
-def first_process() -> bool:
-    """Is this the first, or the only one, of the processes that `torchrun` or Accelerate started?"""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def command_line(*words: str) -> str:
@@ -123,12 +118,3 @@ def decoded(raw_lines: Iterable[bytes], first: int = 1) -> Iterator[str | ValueE
             yield raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
             yield ValueError(f"line {number} is not valid UTF-8 at byte {error.start + 1}")
-
-
-def all_texts(given: Sequence[str] | None) -> list[str]:
-    """The arguments or, without any, all lines of standard input. Raises ValueError for a bad line."""
-    texts = list(given or decoded(sys.stdin.buffer))
-    for text in texts:
-        if isinstance(text, ValueError):
-            raise text
-    return texts

@@ -15,11 +15,11 @@ from typing import Annotated
 
 import typer
 
-from transformer_course.cli.lines import (
-    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named,
-    first_process)
+from .lines import (
+    BeamSize, Device, Folder, LengthPenalty, Precision, Prefix, Stopped, command_line, device_named)
 from .own_data import (
     OwnFiles, Source, Target, TextFile, Tsv, Valid, own_files, telling)
+from ..files import first_process
 
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-6
 def train(
@@ -311,13 +311,14 @@ def export(
     As a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer.
     """
     from transformer_course.pipelines.loading import load
-    from transformer_course.pipelines.model_folder import export_model
+    from transformer_course.pipelines.model_folder import export_model, labels_of
     from transformer_course.published.cards import auto_class
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not empty: give a new folder")
     trained = load(folder)
     with telling():
-        name = export_model(out, trained.model, trained.tokenizer, layout, trained.config.get("labels") or ())
+        name = export_model(out, trained.model, trained.tokenizer, layout,
+                            labels_of(trained.model, trained.config))
     auto = auto_class(json.loads((out / "config.json").read_text(encoding="utf-8")))
     print(f"{out} holds a {name}; in Hugging Face's library: {auto}.from_pretrained({str(out)!r}); "
           "its README.md shows the calls")

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from .lines import first_process
+from ..files import first_process
 
 # %% ../../nbs/library/cli/91f_cli_own_data.ipynb #cell-6
 Tsv = Annotated[Path | None, typer.Option(

@@ -8,15 +8,16 @@ __all__ = ['GROUP', 'Texts', 'translate', 'write', 'encode', 'fill', 'classify']
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-4
 import json
 import math
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, BinaryIO
 
 import typer
 
 from .lines import (
     AsJson, BeamSize, Device, Folder, LengthPenalty, MinP, Precision, Prefix, RepetitionPenalty, Seed,
-    Sequences, Temperature, TopK, TopP, all_texts, arriving, decoded, device_named, one_line)
+    Sequences, Temperature, TopK, TopP, arriving, decoded, device_named, one_line)
 
 # %% ../../nbs/library/cli/91d_cli_texts.ipynb #cell-6
 GROUP = 256   # lines that are translated together
@@ -79,10 +80,11 @@ def _complain(answers: Sequence[list | ValueError], unknown: Sequence[list[str]]
     return sum(isinstance(answer, ValueError) for answer in answers)
 
 
-def _groups(sentences: Sequence[str] | None, stream: BinaryIO) -> Iterator[tuple[list, list[str]]]:
+def _groups(sentences: Sequence[str] | None, stream: BinaryIO,
+            what: str = "sentence") -> Iterator[tuple[list, list[str]]]:
     "Sentences or, without any, the lines of a stream, in groups as they come, and their names for errors."
     given = [sentences[i:i + GROUP] for i in range(0, len(sentences), GROUP)] if sentences else None
-    what, first = "sentence" if sentences else "line", 1
+    what, first = what if sentences else "line", 1
     for group in given or arriving(stream, GROUP):
         texts = group if given else list(decoded(group, first))
         yield texts, [f"{what} {number}" for number in range(first, first + len(group))]
@@ -174,6 +176,34 @@ def write(
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; default: lines of standard input.")]
 
 
+def _each(texts: Sequence[str | ValueError], names: Sequence[str],
+          call: Callable[[list[str]], Sequence]) -> list[str | ValueError]:
+    "What a call makes of a list of texts, one for each; where it refuses a text, the reason."
+    good = [text for text in texts if isinstance(text, str)]
+    try:
+        found = iter(call(good))
+    except ValueError as problem:
+        if not re.match(r"text \d+ ", str(problem)):                          # it is no text's fault
+            raise
+        if len(texts) == 1:
+            return [ValueError(str(problem).replace("text 1", names[0], 1))]
+        return [one for text, name in zip(texts, names) for one in _each([text], [name], call)]
+    return [next(found) if isinstance(text, str) else text for text in texts]
+
+
+def _answer_lines(texts: list[str] | None, call: Callable[[list[str]], Sequence],
+                  line: Callable[[object], str]) -> None:
+    "Print a line for each text, in groups as they arrive; an empty one, and why, where there is no answer."
+    missing = 0
+    for group, names in _groups(texts, sys.stdin.buffer, "text"):
+        answers = _each(group, names, call)
+        for answer in answers:
+            print("" if isinstance(answer, ValueError) else line(answer))
+        missing += _complain(answers, [[]] * len(group), names)
+    if missing:
+        raise typer.Exit(1)
+
+
 def encode(
     folder: Folder,
     texts: Texts = None,
@@ -182,12 +212,13 @@ def encode(
 ) -> None:
     """Turn each text into a vector.
 
-    One line each: a list of numbers as JSON.
+    One line each: a list of numbers as JSON. A text that cannot be read gets an empty line, and exit code 1.
     """
     from transformer_course.pipelines.encoder import Encoder
     encoder = Encoder.from_pretrained(folder, device=device_named(device))
-    for vector in encoder.encode(all_texts(texts), normalize_embeddings=normalize_embeddings).tolist():
-        print(json.dumps([round(number, 6) for number in vector]))
+    _answer_lines(
+        texts, lambda some: encoder.encode(some, normalize_embeddings=normalize_embeddings).tolist(),
+        lambda vector: json.dumps([round(number, 6) for number in vector]))
 
 
 def fill(
@@ -198,16 +229,16 @@ def fill(
 ) -> None:
     """Say which words are likeliest in place of [MASK].
 
-    One line for each text, with probabilities.
+    One line for each text, with probabilities; an empty one for a text without [MASK], and exit code 1.
     """
     from transformer_course.pipelines.encoder import Encoder
     encoder = Encoder.from_pretrained(folder, device=device_named(device))
-    for found in encoder.fill(all_texts(texts), top_k=top_k):
-        print("; ".join(", ".join(f"{word} {p:.3f}" for word, p in words) for words in found))
+    _answer_lines(texts, lambda some: encoder.fill(some, top_k=top_k), lambda found: "; ".join(
+        ", ".join(f"{word} {p:.3f}" for word, p in words) for words in found))
 
 
 def classify(folder: Folder, texts: Texts = None, device: Device = "cpu") -> None:
     """Print the label of each text, one a line."""
     from transformer_course.pipelines.encoder import Encoder
     encoder = Encoder.from_pretrained(folder, device=device_named(device))
-    print("\n".join(encoder.classify(all_texts(texts))))
+    _answer_lines(texts, encoder.classify, str)

@@ -17,6 +17,7 @@ from pathlib import Path
 from .catalogue import allowed, entry
 from .downloads import FILES, DataError, data_folder, obtain, read_lines, read_text
 from .own_rows import DataWarning, Rows, own_splits, rows_of_files, rows_of_items
+from ..files import first_process
 
 # %% ../../nbs/lessons/02_corpora.ipynb #cell-9
 @dataclass(frozen=True)
@@ -217,8 +218,9 @@ class Corpus:
 
 # %% ../../nbs/lessons/02_corpora.ipynb #cell-45
 def _warn(message: str) -> None:
-    "Warn whoever called `from_pairs` or `from_files`."
-    warnings.warn(message, DataWarning, stacklevel=5)
+    "Warn whoever called `from_pairs` or `from_files`; of several processes, the first one alone speaks."
+    if first_process():
+        warnings.warn(message, DataWarning, stacklevel=5)
 
 
 def _items(rows: Rows, kind: str, labels: Sequence[str]) -> list:

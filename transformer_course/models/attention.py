@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .caches import KeyValue, KeyValueCache
-from .functional import check_sizes, dropout as drop
+from .functional import check_devices, check_sizes, dropout as drop
 from ..protocols import AttentionPattern, Cache, PositionsInAttention
 
 # %% ../../nbs/lessons/20_attention.ipynb #cell-50
@@ -363,6 +363,7 @@ def _check_fit(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -
                          "same last size")
     if value.shape[-2] != S:
         raise ValueError(f"attention: key {tuple(key.shape)} and value {tuple(value.shape)} must be as many")
+    check_devices("attention", query=query, key=key, value=value, mask=mask)
     if mask is None:
         return
     if mask.dtype != torch.bool:

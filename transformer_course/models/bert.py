@@ -17,7 +17,7 @@ from .attention import MultiHeadAttention, SelfAttention
 from .blocks import FeedForward
 from .ends import Output
 from .functional import (
-    Dropout, check_ids, check_labels, check_sizes, check_tokens, out_of_range, padding_mask)
+    Dropout, check_devices, check_ids, check_labels, check_sizes, check_tokens, out_of_range, padding_mask)
 from .positions import Learned
 from .transformer import Encoder, EncoderLayer
 
@@ -63,6 +63,7 @@ class BertEmbedding(nn.Module):
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:   # (B, S) -> (B, S, D)
         segments = torch.zeros_like(tokens) if segments is None else segments
         _check_shape("segments", segments, tokens)
+        check_devices("Bert", table=self.weight, tokens=tokens, segments=segments)
         try:
             x = self.table(tokens) + self.segments(segments)
         except IndexError:                 # on a CPU; looking beforehand would make a GPU wait

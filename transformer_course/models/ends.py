@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .functional import Dropout, check_sizes, out_of_range, projected_loss
+from .functional import (
+    Dropout, check_devices, check_sizes, out_of_range, projected_loss)
 
 # %% ../../nbs/library/models/09_ends.ipynb #cell-6
 def embedding_table(
@@ -40,9 +41,10 @@ def vectors_of(
     table: nn.Embedding,   # (V, D)
     tokens: Tensor,        # (...) ids
 ) -> Tensor:               # (..., D)
-    """The rows of some words. On a CPU it raises ValueError for ids that the table does not have.
+    """The rows of some words. Raises ValueError for ids on another device than the table.
 
-    A GPU would have to wait for such a look; there PyTorch's own error comes later.
+    On a CPU it also does so for ids that the table does not have. A GPU would have to wait for such a look;
+    there PyTorch's own error comes later.
 
     Parameters
     ----------
@@ -56,6 +58,8 @@ def vectors_of(
     Tensor
         (..., D)
     """
+    if isinstance(tokens, Tensor):
+        check_devices("the model's embedding", table=table.weight, ids=tokens)
     try:
         return table(tokens)
     except (IndexError, RuntimeError, TypeError):

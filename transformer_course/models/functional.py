@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['padding_mask', 'causal_mask', 'dropout', 'Dropout', 'smoothed_cross_entropy', 'projected_loss', 'check_sizes',
-           'check_ids', 'described', 'check_tokens', 'check_texts', 'check_step', 'check_labels', 'out_of_range']
+           'check_ids', 'described', 'check_devices', 'check_tokens', 'check_texts', 'check_step', 'check_labels',
+           'out_of_range']
 
 # %% ../../nbs/library/models/05_functional.ipynb #cell-4
 import torch
@@ -155,6 +156,7 @@ def _check_loss(name: str, vectors: Tensor, target: Tensor, smoothing: float) ->
         raise ValueError(f"{name}: targets must be ids, not {target.dtype}")
     if not 0 <= smoothing < 1:
         raise ValueError(f"{name}: smoothing must lie in [0, 1), not {smoothing}")
+    check_devices(name, vectors=vectors, targets=target)
 
 
 def _wrong_target(problem: Exception, target: Tensor, pad_id: int, size: int) -> Exception:
@@ -307,12 +309,22 @@ def described(value) -> str:
     return type(value).__name__
 
 
+def check_devices(owner: str, **tensors: Tensor | None) -> None:
+    """Raise ValueError, which names two of them, unless these tensors are on one device; None is left out."""
+    there = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}
+    first, *others = there
+    for name in others:
+        if there[name] != there[first]:
+            raise ValueError(f"{owner}: {first} is on {there[first]}, and {name} on {there[name]}: "
+                             "move one to the other's device, with .to(…)")
+
+
 def _are_ids(value) -> bool:
     return isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool
 
 
 def check_tokens(owner: str, **rows: Tensor) -> None:   # each (B, T)
-    """Raise ValueError unless these are rectangles of token ids with as many rows, by their shapes alone.
+    """Raise ValueError unless these are rectangles of token ids with as many rows, on one device.
 
     Shapes
     ------
@@ -325,6 +337,7 @@ def check_tokens(owner: str, **rows: Tensor) -> None:   # each (B, T)
     if any(tokens.shape[0] != first.shape[0] for tokens in others):
         shapes = " and ".join(str(tuple(tokens.shape)) for tokens in rows.values())
         raise ValueError(f"{owner}: {' and '.join(rows)} must have as many rows, not shapes {shapes}")
+    check_devices(owner, **rows)
 
 
 def check_texts(owner: str, **texts: Tensor) -> None:   # each (B, T + 1)

@@ -140,6 +140,13 @@ def letter_losses(model: nn.Module, rows: Tensor) -> Tensor:   # (B, T + 1) -> (
     return F.cross_entropy(model(rows[:, :-1]).mT, rows[:, 1:], reduction="none")
 
 
+def _drawn(model: nn.Module, data: RepeatedBlocks) -> Iterator[tuple[Tensor, Tensor]]:
+    "The rows and periods of the `in_order` batches, on the model's device."
+    device = next(model.parameters()).device
+    for rows, periods in map(data.draw, data.in_order()):
+        yield rows.to(device), periods.to(device)
+
+
 def copy_losses(
     model: nn.Module,           # a language model in evaluation mode
     data: RepeatedBlocks,       # its `in_order` batches are read
@@ -154,7 +161,7 @@ def copy_losses(
         its `in_order` batches are read
     """
     first, second = [], []
-    for rows, periods in map(data.draw, data.in_order()):
+    for rows, periods in _drawn(model, data):
         losses = letter_losses(model, rows)
         first.append(losses[first_copy(periods, data.length)])
         second.append(losses[second_copy(periods, data.length)])
@@ -186,7 +193,7 @@ def attention_shares(
         for each of `PLACES`: (layers, H)
     """
     found = {name: [] for name in PLACES}
-    for rows, periods in map(data.draw, data.in_order()):
+    for rows, periods in _drawn(model, data):
         tokens = rows[:, :-1]
         with attention_weights(model) as weights:
             model.vectors(tokens)

@@ -25,6 +25,8 @@ def check_text(name: str, ids: Tensor) -> None:
         raise ValueError(f"{name}: a text is a tensor with one row of whole numbers, not {found}")
     if len(ids) < 2:
         raise ValueError(f"{name}: a text of {len(ids)} words has nothing to predict: the first is only read")
+    if ids.dtype == torch.bool or ids.device.type == "cpu" and ids.min() < 0:
+        raise ValueError(f"{name}: ids are whole numbers from 0 on, and the smallest here is {ids.min()}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .functional import check_sizes
+from .segments import check_text
 from .transformer_xl import WithMemory
 
 # %% ../../nbs/library/models/31d_streams.ipynb #cell-6
@@ -41,8 +42,9 @@ class StreamBatches:
 
     def __post_init__(self):
         check_sizes("StreamBatches", length=self.length, rows=self.rows)
-        if self.ids.dim() != 1 or len(self.ids) <= self.rows:
-            raise ValueError(f"StreamBatches: a text of shape {tuple(self.ids.shape)} is too short for "
+        check_text("StreamBatches", self.ids)
+        if len(self.ids) <= self.rows:
+            raise ValueError(f"StreamBatches: a text of {len(self.ids)} words is too short for "
                              f"rows={self.rows}: each stream needs a word to predict")
         each = self._words_of_a_stream(0)
         if each < self.length:
@@ -193,6 +195,7 @@ def stream_losses(
     if not hasattr(model, "read_segment"):            # not isinstance: a notebook may define the class anew
         raise TypeError(f"stream_losses needs a model with a memory, not {type(model).__name__}: "
                         "WithMemory(model, memory) makes one")
+    check_text("stream_losses", ids)
     last = len(ids) - 1
     if length < 1 or rows < 1 or last < rows:
         raise ValueError(f"stream_losses: length={length} and rows={rows} must be at least 1, and a text of "

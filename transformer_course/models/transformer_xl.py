@@ -19,7 +19,7 @@ from .attention import MultiHeadAttention, SelfAttention
 from .blocks import FeedForward, is_pre_norm
 from .caches import KeyValueCache
 from .ends import Embedding, Output, embedding_table
-from .functional import check_sizes
+from .functional import check_ids, check_sizes, check_texts
 from .positions import Sinusoidal
 from .relative_positions import InAttention
 from .sliding import SlidingWindow, visible
@@ -100,6 +100,7 @@ class WithMemory(SlidingWindow):
         tuple[Tensor, Tensor]
             scalar, of n smoothings (n,); the next memory
         """
+        check_texts(type(self).__name__, tokens=tokens)
         vectors, memory = self.read_segment(tokens[:, :-1], memory)
         return self.lm.output.loss(vectors, tokens[:, 1:], smoothing, self.pad_id), memory
 
@@ -273,6 +274,7 @@ class TransformerXL(WithMemory):
         d_ff = 4 * d_model if d_ff is None else d_ff
         check_sizes("TransformerXL", vocab_size=vocab_size, d_model=d_model, n_heads=n_heads,
                     n_layers=n_layers, d_ff=d_ff)
+        check_ids("TransformerXL", vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         pre_norm, table = is_pre_norm(norm), embedding_table(vocab_size, d_model)
         output = Output(table if tied else nn.Linear(d_model, vocab_size, bias=False))
 

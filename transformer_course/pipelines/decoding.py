@@ -23,12 +23,12 @@ from .searching import PRECISIONS, Found, Scored, SearchOptions, search
 from ..published.tokenizers import GivenTokenizer
 
 # %% ../../nbs/library/pipelines/25b_translating.ipynb #cell-6
-def target_side(tokenizer: Tokenizer) -> Tokenizer:
+def target_side(tokenizer: Tokenizer | GivenTokenizer) -> Tokenizer | GivenTokenizer:
     """The tokenizer of the target language: a published model may have one of its own, ours is for both."""
     return getattr(tokenizer, "targets", tokenizer)
 
 
-def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Example]:
+def encode_pairs(tokenizer: Tokenizer | GivenTokenizer, pairs: Sequence[Pair]) -> list[Example]:
     """Source ids … EOS and target ids BOS … EOS of each pair."""
     sources = tokenizer.encode_many([pair.source for pair in pairs])
     targets = target_side(tokenizer).encode_many([pair.target for pair in pairs])
@@ -55,7 +55,7 @@ def positions_in(model: nn.Module) -> int | None:
     return min((len(part.table) for part in model.modules() if isinstance(part, Learned)), default=None)
 
 
-def _ids(tokenizer: Tokenizer, sentence: str, name: str) -> list[int] | ValueError:
+def _ids(tokenizer: Tokenizer | GivenTokenizer, sentence: str, name: str) -> list[int] | ValueError:
     "The ids of one sentence, or why there are none."
     try:
         return tokenizer.encode_many([sentence])[0]
@@ -76,7 +76,7 @@ def _fault(name: str, length: int, positions: int | None, empty: bool) -> str | 
 
 def rows_or_reasons(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     sentences: Sequence[str],
     names: Sequence[str],           # of the sentences, for the errors
     prefix: str = "",               # stands before each sentence, as T5 expects it
@@ -86,7 +86,7 @@ def rows_or_reasons(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     sentences : Sequence[str]
     names : Sequence[str]
         of the sentences, for the errors
@@ -110,7 +110,7 @@ def rows_or_reasons(
 
 def source_row(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     sentence: str,
     name: str = "the sentence",     # for the error message
 ) -> list[int]:                     # token ids with EOS
@@ -121,7 +121,7 @@ def source_row(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     sentence : str
     name : str, default "the sentence"
         for the error message
@@ -137,7 +137,7 @@ def source_row(
     return row
 
 
-def source_rows(model: nn.Module, tokenizer: Tokenizer, sentences: Sequence[str],
+def source_rows(model: nn.Module, tokenizer: Tokenizer | GivenTokenizer, sentences: Sequence[str],
                 prefix: str = "") -> list[list[int]]:
     """The rows of several sentences. Raises ValueError, which names the first bad one by its number."""
     if isinstance(sentences, str):
@@ -259,7 +259,7 @@ def decode_in_batches(
 # %% ../../nbs/library/pipelines/25b_translating.ipynb #cell-22
 def scored_rows(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     rows: Sequence[list[int]],         # of `source_rows`
     options: SearchOptions = SearchOptions(),
     kept: KeptDecoder | None = None,   # of this model, from an earlier call
@@ -269,7 +269,7 @@ def scored_rows(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     rows : Sequence[list[int]]
         of `source_rows`
     options : SearchOptions, default SearchOptions()
@@ -290,7 +290,7 @@ def scored_rows(
 
 def translate_rows(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     rows: Sequence[list[int]],         # of `source_rows`
     options: SearchOptions = SearchOptions(),
     kept: KeptDecoder | None = None,   # of this model, from an earlier call
@@ -300,7 +300,7 @@ def translate_rows(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     rows : Sequence[list[int]]
         of `source_rows`
     options : SearchOptions, default SearchOptions()
@@ -312,7 +312,7 @@ def translate_rows(
 
 def translate(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     sentences: Sequence[str],
     options: SearchOptions = SearchOptions(),
     prefix: str = "",                  # stands before each sentence, as T5 expects it
@@ -325,7 +325,7 @@ def translate(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     sentences : Sequence[str]
     options : SearchOptions, default SearchOptions()
     prefix : str, default ""

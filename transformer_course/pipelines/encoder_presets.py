@@ -77,12 +77,19 @@ class LabelledBatches:
         """Batches of an evaluation, always the same."""
         return self._cut(range(len(self.rows)))
 
-    def collate(self, batch: Sequence[int], device=None) -> tuple[Tensor, Tensor]:   # (B, S), (B,)
+    def collate(self, batch: Sequence[int], device: torch.device | str | None = None,
+                ) -> tuple[Tensor, Tensor]:   # (B, S), (B,)
         """The texts as a rectangle, and their classes.
 
-        Shapes
-        ------
-        (B, S), (B,)
+        Parameters
+        ----------
+        batch : Sequence[int]
+        device : torch.device | str | None, default None
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            (B, S), (B,)
         """
         tokens = pad([self.rows[i][0] for i in batch], self.pad_id, device)
         return tokens, torch.tensor([self.rows[i][1] for i in batch], device=device)

@@ -19,6 +19,7 @@ from ..data.text import Tokenizer, pad
 from ..models.transformer import EncoderDecoder
 from .decoding import encode_pairs, target_side
 from ..scoring import alignment_error_rate, bleu, chrf, exact_match, links_from_attention
+from ..published.tokenizers import GivenTokenizer
 
 # %% ../../nbs/library/pipelines/25c_evaluation.ipynb #cell-6
 @runtime_checkable
@@ -29,6 +30,7 @@ class Evaluation(Protocol):
 
     def __str__(self) -> str:
         "The split, and the figures."
+        ...
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def attends(model: nn.Module) -> bool:
 @torch.inference_mode()
 def attention_weights(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     pairs: Sequence[Pair],
     layer: int | None = None,       # of a Transformer; default: the mean
     head: int | None = None,
@@ -121,7 +123,7 @@ def attention_weights(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     pairs : Sequence[Pair]
     layer : int | None, default None
         of a Transformer; default: the mean
@@ -146,7 +148,7 @@ def attention_weights(
 
 def attention_links(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     pairs: Sequence[Pair],
     layer: int | None = None,       # of a Transformer; default: the mean
     head: int | None = None,
@@ -156,7 +158,7 @@ def attention_links(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     pairs : Sequence[Pair]
     layer : int | None, default None
         of a Transformer; default: the mean
@@ -182,7 +184,7 @@ def attention_places(model: nn.Module) -> list[tuple[int | None, int | None]]:
 
 def choose_head(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     pairs: Sequence[Pair],               # with gold links
 ) -> tuple[int | None, int | None]:      # layer and head; None: the mean
     """Where the cross-attention of a Transformer agrees best with the gold links; other models have one.
@@ -190,7 +192,7 @@ def choose_head(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     pairs : Sequence[Pair]
         with gold links
 

@@ -28,6 +28,7 @@ from .kinds import Kind, kind_of
 from .searching import check_seed
 from .presets import Preset, known
 from ..protocols import BatchSource
+from ..published.tokenizers import words_of
 from ..records import hardware
 from ..training.pacing import Budget
 from ..training.schedules import linear_decay
@@ -93,14 +94,15 @@ class Job:
 NOTE = "run.json"
 _NOTED_ALWAYS = ("data", "pair", "model", "preset", "seed")
 _NOTED = dict.fromkeys(_NOTED_ALWAYS, str) | {
-    "seed": int, "vocabulary": int, "learning_rate": (int, float), "batch_tokens": int, "files": dict}
+    "seed": int, "vocabulary": int, "learning_rate": (int, float), "batch_tokens": int, "files": dict,
+    "words": str}
 _FILES = dict.fromkeys(("train", "valid", "test"), list) | dict.fromkeys(("kind", "name", "pair"), str)
 
 
-def note_job(folder: Path, job: Job, files: Mapping | None = None) -> None:
-    """Write down what is trained in a folder and, of a user's own data, the files that it is read from."""
+def note_job(folder: Path, job: Job, files: Mapping | None = None, words: str | None = None) -> None:
+    """Write down what is trained in a folder, a hash of its tokenizer, and the files of a user's own data."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = job.told() | ({"files": dict(files)} if files else {})
+    told = job.told() | ({"files": dict(files)} if files else {}) | ({"words": words} if words else {})
     write_atomically(folder / NOTE, json.dumps(told, indent=1).encode())
 
 
@@ -113,6 +115,14 @@ def read_job(folder: str | Path) -> Job:
     return _noted(folder)[0]
 
 
+def _check_words(folder: Path, tokenizer: Tokenizer) -> None:
+    "Raise ValueError if a run was begun with another tokenizer: the same ids would be other words."
+    noted = _noted(folder)[2]
+    if noted is not None and noted != words_of(tokenizer):
+        raise ValueError(f"the training in {folder} is of another run: its tokenizer has other words than "
+                         "that of the data given now")
+
+
 def read_corpus(folder: str | Path) -> Corpus | None:
     """The user's own files that a run in a folder learns from; None if they were not files.
 
@@ -122,20 +132,20 @@ def read_corpus(folder: str | Path) -> Corpus | None:
     return None if files is None else Corpus.from_files(**files)
 
 
-def _noted(folder: str | Path) -> tuple[Job, dict | None]:
-    "The job that was noted in a folder, and its files."
+def _noted(folder: str | Path) -> tuple[Job, dict | None, str | None]:
+    "The job that was noted in a folder, its files, and the hash of its tokenizer."
     note = Path(folder) / NOTE
     if not note.is_file():
         raise FileNotFoundError(f"{folder} holds no run to resume: there is no {NOTE} in it")
     told = read_json(note, note.read_bytes())
-    given, files = {name: value for name, value in told.items() if name != "files"}, told.get("files")
+    given, files = {name: told[name] for name in told if name not in ("files", "words")}, told.get("files")
     expect(note, told, _NOTED, _NOTED_ALWAYS)
     if files is not None:
         expect(note, files, _FILES, ("train", "kind"))
     if unknown := [*given.keys() - _NOTED.keys(), *(files or {}).keys() - _FILES.keys()]:
         raise ValueError(f"{note} is damaged: nothing is known of {unknown[0]!r}")
     try:
-        return Job(**given), files
+        return Job(**given), files, told.get("words")
     except ValueError as problem:
         raise ValueError(f"{note} is damaged: {problem}") from None
 
@@ -276,7 +286,7 @@ def train(
     job: Job,
     corpus: Corpus,
     run: Run,
-):
+) -> Any:                                                 # what `thing` makes
     """Train a model from scratch, or resume its training; score it on `valid`; save it if there is a folder.
 
     Raises ValueError for a folder in use, and KeyboardInterrupt after Ctrl-C, when the checkpoint is written.
@@ -291,21 +301,28 @@ def train(
     job : Job
     corpus : Corpus
     run : Run
+
+    Returns
+    -------
+    Any
+        what `thing` makes
     """
     folder = None if run.folder is None else Path(run.folder)
     if folder is not None:
         check_folder(folder, job, run.resume)
     material = prepare(job, corpus)
-    trainer = trainer_for(job, run, material)
+    if folder is not None and run.resume:
+        _check_words(folder, material.tokenizer)
+    trainer, words = trainer_for(job, run, material), words_of(material.tokenizer)
     process = trainer.loop.accelerator
     written = folder if process.is_main_process else None
     with held(written, job, run.resume):
         if written is not None and not run.resume:
-            note_job(written, job, corpus.files)
+            note_job(written, job, corpus.files, words)
         process.wait_for_everyone()
         spend(run, trainer)
         if written is not None and run.resume:
-            note_job(written, job, corpus.files)           # only now: its batches are those of the checkpoint
+            note_job(written, job, corpus.files, words)    # only now: its batches are those of the checkpoint
         facts = facts_of(job, corpus, trainer.loop) | material.facts
         trained = thing(material.model, material.tokenizer, facts)
         if written is not None:

@@ -9,6 +9,7 @@ __all__ = ['ALIGNERS', 'Row', 'row_of_aligner', 'row_of_translator', 'compare', 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..data.corpora import Corpus, Pair, load
 from ..drawing import plots
@@ -148,8 +149,13 @@ def scoreboard(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def draw_scoreboard(rows: Sequence[Row]):
-    """Draw exact match, alignment error and speed of training, one bar for each model; returns the axes."""
+def draw_scoreboard(rows: Sequence[Row]) -> Any:   # the axes
+    """Draw exact match, alignment error and speed of training, one bar for each model; returns the axes.
+
+    Shapes
+    ------
+    the axes
+    """
     columns = {"exact match, %": [row.score.exact_match and 100 * row.score.exact_match for row in rows],
                "alignment error rate": [row.score.aer for row in rows],
                "1,000 target tokens / s": [None if row.model in ALIGNERS else row.tokens_per_second / 1000

@@ -24,6 +24,7 @@ from .searching import Scored, SearchOptions
 from .trained import Trained
 from .decoding import (
     KeptDecoder, rows_or_reasons, scored_rows, source_row, source_rows, translate, unknown_words)
+from ..published.tokenizers import GivenTokenizer
 
 # %% ../../nbs/lessons/25_translation.ipynb #cell-31
 class Translator(Trained, library_name="transformer-course", tags=["translation"]):
@@ -33,7 +34,7 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
     ----------
     model : nn.Module
         keeps the course's translator protocol
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
         one for both languages
     config : dict
         model, preset, data, pair, and how it was trained
@@ -44,7 +45,7 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
     def __init__(
         self,
         model: nn.Module,           # keeps the course's translator protocol
-        tokenizer: Tokenizer,       # one for both languages
+        tokenizer: Tokenizer | GivenTokenizer,   # one for both languages
         config: dict,               # model, preset, data, pair, and how it was trained
     ):
         super().__init__(model, tokenizer, config)

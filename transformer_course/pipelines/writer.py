@@ -31,14 +31,14 @@ from ..training.pacing import Budget
 
 # %% ../../nbs/library/pipelines/31b_writing.ipynb #cell-6
 def running_ids(
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     texts: Sequence[str],
 ) -> Tensor:                   # (n,)
     """All texts in one row of ids, each followed by EOS. Raises ValueError if a text is not valid Unicode.
 
     Parameters
     ----------
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     texts : Sequence[str]
 
     Returns
@@ -129,7 +129,7 @@ def token_losses(
 
 def score_text(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | GivenTokenizer,
     texts: Sequence[str],
     length: int,           # L
     split: str = "",       # its name, for the record
@@ -139,7 +139,7 @@ def score_text(
     Parameters
     ----------
     model : nn.Module
-    tokenizer : Tokenizer
+    tokenizer : Tokenizer | GivenTokenizer
     texts : Sequence[str]
     length : int
         L

@@ -7,6 +7,7 @@ __all__ = ['USUAL', 'the_same', 'require', 'parts_of', 'layer_facts', 'refuse_po
 
 # %% ../../nbs/library/published/34b_describing.ipynb #cell-4
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 
@@ -18,7 +19,7 @@ from ..models.transformer import DecoderLayer, EncoderLayer
 from .layouts import same_function
 
 # %% ../../nbs/library/published/34b_describing.ipynb #cell-6
-def the_same(name: str, what: str, values: Iterable):
+def the_same(name: str, what: str, values: Iterable[Any]) -> Any:
     """The value that all layers share. Raises ValueError if they differ."""
     first, *others = values
     if any(other != first for other in others):

@@ -176,7 +176,10 @@ def from_pretrained(
     path: str | Path,                     # a folder, or a name on the Hugging Face Hub
     dtype: torch.dtype = torch.float32,
     model_type: str | None = None,        # for a config.json that names none, as those before 2020
-    **hub_options,                        # revision, token, cache_dir, … of `snapshot_download`
+    *,
+    revision: str | None = None,             # on the Hub: a branch, a tag or a commit
+    token: str | bool | None = None,         # for a private model; None: of your login
+    cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
 ) -> nn.Module:                           # a LanguageModel, Bert (with its heads) or EncoderDecoder
     """A published GPT-2, BERT, T5, MarianMT or Pegasus as a model of this library.
 
@@ -190,13 +193,19 @@ def from_pretrained(
     dtype : torch.dtype, default torch.float32
     model_type : str | None, default None
         for a config.json that names none, as those before 2020
+    revision : str | None, default None
+        on the Hub: a branch, a tag or a commit
+    token : str | bool | None, default None
+        for a private model; None: of your login
+    cache_dir : str | Path | None, default None
+        where downloads are kept; None: the Hub's usual folder
 
     Returns
     -------
     nn.Module
         a LanguageModel, Bert (with its heads) or EncoderDecoder
     """
-    folder = model_folder(path, **hub_options)
+    folder = model_folder(path, revision=revision, token=token, cache_dir=cache_dir)
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{path} is no published model: there is no config.json in it")
@@ -208,9 +217,27 @@ def from_pretrained(
     return from_tensors(said, read_tensors(folder), dtype, folder)
 
 
-def load_tokenizer(path: str | Path, **hub_options) -> GivenTokenizer:
-    """The tokenizer of a published model, checked against its config.json; see `read_tokenizer`."""
-    return read_tokenizer(model_folder(path, **hub_options))
+def load_tokenizer(
+    path: str | Path,                        # a folder, or a name on the Hugging Face Hub
+    *,
+    revision: str | None = None,             # on the Hub: a branch, a tag or a commit
+    token: str | bool | None = None,         # for a private model; None: of your login
+    cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
+) -> GivenTokenizer:
+    """The tokenizer of a published model, checked against its config.json; see `read_tokenizer`.
+
+    Parameters
+    ----------
+    path : str | Path
+        a folder, or a name on the Hugging Face Hub
+    revision : str | None, default None
+        on the Hub: a branch, a tag or a commit
+    token : str | bool | None, default None
+        for a private model; None: of your login
+    cache_dir : str | Path | None, default None
+        where downloads are kept; None: the Hub's usual folder
+    """
+    return read_tokenizer(model_folder(path, revision=revision, token=token, cache_dir=cache_dir))
 
 # %% ../../nbs/lessons/34_pretrained.ipynb #cell-44
 # What our tokenizer puts around a text. Our language models learn from one long text, in which each text

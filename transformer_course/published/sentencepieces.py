@@ -11,13 +11,14 @@ import json
 import re
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 # %% ../../nbs/library/published/34j_sentencepieces.ipynb #cell-5
 class Sentencepieces:
     """One or two sentencepiece models, which cut; `ids`, or the first of them, numbers the pieces."""
 
-    def __init__(self, source, target=None, ids: dict[str, int] | None = None, unknown: str = "<unk>",
-                 specials: tuple[str, ...] = (), sentinels: int = 0):
+    def __init__(self, source: Any, target: Any = None, ids: dict[str, int] | None = None,
+                 unknown: str = "<unk>", specials: tuple[str, ...] = (), sentinels: int = 0):
         self.source, self.target = source, source if target is None else target
         self.ids = {source.id_to_piece(i): i for i in range(len(source))} if ids is None else ids
         marks = [f"<extra_id_{k}>" for k in reversed(range(sentinels))]      # <extra_id_0> is the last of all

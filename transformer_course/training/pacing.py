@@ -8,11 +8,12 @@ __all__ = ['Budget', 'Clock', 'ProgressBar', 'Interrupts']
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-4
 import math
 import signal
-import sys
 import time
 from dataclasses import dataclass
 
 from tqdm.auto import tqdm
+
+from ..files import shows_bars
 
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-6
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class Clock:
 
 # %% ../../nbs/library/training/06c_pacing.ipynb #cell-12
 class ProgressBar:
-    """Shows how much of a budget is spent and how much time is left, as long as there is a terminal."""
+    """Shows how much of a budget is spent and how much time is left, in a terminal or a notebook."""
 
     def __init__(self, spent: float = 0.0, visible: bool = True):
-        visible = visible and sys.stderr is not None
+        visible = visible and shows_bars()
         form = "{percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}"
         try:
             self.bar = tqdm(total=1.0, initial=min(spent, 1.0), disable=not visible, bar_format=form)

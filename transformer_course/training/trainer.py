@@ -257,7 +257,11 @@ def fit(
     minutes: float | None = None,    # or minutes
     resume: bool = False,            # go on from the newest checkpoint in folder, if there is one
     progress: bool = True,           # show a bar
-    **options,                       # of `Trainer`: valid, settings, optimizer, folder
+    *,
+    valid: BatchSource | None = None,       # held out, measured after each epoch
+    settings: Settings = Settings(),
+    optimizer: OptimizerMaker = adam,
+    folder: str | Path | None = None,       # where checkpoints go; None: nowhere
 ) -> Loop:                           # its `history` has a record an epoch
     """Train a model and leave it in evaluation mode, with the weights that `Trainer.put_result` chooses.
 
@@ -282,13 +286,20 @@ def fit(
         go on from the newest checkpoint in folder, if there is one
     progress : bool, default True
         show a bar
+    valid : BatchSource | None, default None
+        held out, measured after each epoch
+    settings : Settings, default Settings()
+    optimizer : OptimizerMaker, default adam
+    folder : str | Path | None, default None
+        where checkpoints go; None: nowhere
 
     Returns
     -------
     Loop
         its `history` has a record an epoch
     """
-    trainer, folder = Trainer(model, batches, schedule, **options), options.get("folder")
+    trainer = Trainer(model, batches, schedule, valid=valid, settings=settings, optimizer=optimizer,
+                      folder=folder)
     with _held(folder, trainer.loop.accelerator, resume) if folder else nullcontext():
         if resume:
             trainer.load()
