@@ -3,8 +3,9 @@
     python experiments/auxiliary_losses.py --seeds 1 2 3
 
 The text is tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA), by
-characters, in segments of 64. All variants have the same model, batches, steps and rate, and begin with the same
-weights; they differ in their loss alone:
+characters, in segments of 64. All variants have the same model, batches and steps, and begin with the same weights; they
+differ in their loss, and each has the rate that suits it: of neighbours by the factor 1.5, the best on `valid` (seed 1, all
+steps), with a worse one tried on either side. The losses:
 
 - "none": the next character, at every place, after the last layer;
 - "layers": every layer predicts it too, through an output matrix of its own. Of n layers, layer l stops after the share
@@ -21,7 +22,7 @@ import math
 import time
 
 import torch
-from records import RESULTS, facts, write
+from records import RESULTS, best_rate, facts, write
 from torch import nn
 from torch.nn import functional as F
 
@@ -34,7 +35,7 @@ from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
-NAME, LENGTH, ROWS, STEPS, LAYERS, RATE, WEIGHT = "auxiliary_losses", 64, 16, 1000, 6, 0.006, 0.5
+NAME, LENGTH, ROWS, STEPS, LAYERS, FIRST_RATE, WEIGHT = "auxiliary_losses", 64, 16, 1000, 6, 0.004, 0.5
 VARIANTS = {"none": (False, False), "layers": (True, False), "two ahead": (False, True), "both": (True, True)}
 
 
@@ -69,12 +70,12 @@ class Helped(nn.Module):
         return total
 
 
-def run(variant, seed, steps, words, ids):
+def run(variant, rate, seed, steps, words, ids):
     """Train once and score the test text."""
     torch.manual_seed(seed)
     inner = TransformerLM(words, d_model=64, n_heads=4, n_layers=LAYERS, d_ff=256, max_len=LENGTH, dropout=0.0)
     model, begun = Helped(inner, *VARIANTS[variant], steps, words, 64), time.perf_counter()
-    fit(model, SegmentBatches(ids["train"], LENGTH, ROWS), linear_decay(RATE, 100), steps=steps, progress=False,
+    fit(model, SegmentBatches(ids["train"], LENGTH, ROWS), linear_decay(rate, 100), steps=steps, progress=False,
         settings=Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest"))
     bits = lambda split: round(window_losses(inner.eval(), ids[split], LENGTH).mean().item() / math.log(2), 4)
     return {"seed": seed, "seconds": round(time.perf_counter() - begun, 1), "valid": bits("valid"), "test": bits("test")}
@@ -86,22 +87,37 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / f"{NAME}.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"steps": STEPS, "variants": {name: [] for name in VARIANTS}}
-    if record["steps"] != STEPS:
-        raise SystemExit(f"{path.name} has runs of {record['steps']} steps, not {STEPS}: move it away first")
-    runs = record["variants"]
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"steps": STEPS, "variants": {}}
+    if record["steps"] != STEPS or "rate" in record:
+        raise SystemExit(f"{path.name} has runs of other steps or rates: move it away first")
+    variants = record["variants"]
     corpus = load("tinyshakespeare")
     texts = {split: "\n".join(part.text for part in corpus[split]) for split in ("train", "valid", "test")}
     tokenizer = Tokenizer.train([texts["train"]], kind="characters", size=200)
     ids = {split: torch.tensor(tokenizer.encode(text)) for split, text in texts.items()}
+
+    def stored():
+        write(NAME, {**facts(), "data": "tinyshakespeare", "length": LENGTH, "rows": ROWS, "steps": STEPS, "layers": LAYERS,
+                     "seeds": sorted({r["seed"] for found in variants.values() for r in found["runs"]}), "variants": variants})
+
+    for variant in VARIANTS:
+        if variant not in variants:
+            held = {}
+
+            def valid(rate):
+                held[rate] = run(variant, rate, 1, STEPS, len(tokenizer), ids)
+                print(variant, rate, held[rate], flush=True)
+                return held[rate]["valid"]
+
+            rate, tried = best_rate(valid, FIRST_RATE, factor=1.5)
+            variants[variant] = {"rate": rate, "valid": tried, "runs": [held[rate]]}
+            stored()
     for seed in given.seeds:
-        for variant in VARIANTS:
-            if any(r["seed"] == seed for r in runs[variant]):
-                continue
-            runs[variant].append(run(variant, seed, STEPS, len(tokenizer), ids))
-            write(NAME, {**facts(), "data": "tinyshakespeare", "length": LENGTH, "rows": ROWS, "steps": STEPS, "layers": LAYERS, "rate": RATE,
-                         "seeds": sorted({r["seed"] for found in runs.values() for r in found}), "variants": runs})
-            print(variant, runs[variant][-1], flush=True)
+        for variant, found in variants.items():
+            if all(r["seed"] != seed for r in found["runs"]):
+                found["runs"].append(run(variant, found["rate"], seed, STEPS, len(tokenizer), ids))
+                stored()
+                print(variant, found["runs"][-1], flush=True)
 
 
 if __name__ == "__main__":

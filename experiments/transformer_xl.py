@@ -4,7 +4,7 @@
 
 micro: micro-text in words, L = 16; no memory, and memories of 16 and 48 words. Two controls have no memory either: segments of 64
 words, and segments of 16 that are read in the order of the streams, as a memory needs them, and not in random order. Each model has
-a rate of its own: the first one, doubled until that is worse on `valid` (seed 1, half of the steps). Also the loss of the first 5,000
+a rate of its own: the best on `valid` (seed 1, half of the steps), with half of it and twice of it tried and worse. Also the loss of the first 5,000
 test words from exactly c words each, for several c, which says how much context a model can use.
 characters: tinyshakespeare in characters (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA), L = 32; no
 memory, and a memory of 96. Rates as above, with a quarter of the steps, on the first 30,000 characters of `valid`.
@@ -23,7 +23,7 @@ import sys
 import time
 
 import torch
-from records import RESULTS, commit, facts, write
+from records import RESULTS, best_rate, commit, facts, write
 
 from transformer_course.data.corpora import load
 from transformer_course.data.text import EOS, Tokenizer
@@ -94,14 +94,13 @@ def as_trained(part, name, model, ids):
 
 
 def own_rate(part, name, words, ids):
-    """The best rate on valid: the first one, doubled until that makes it worse."""
-    losses, rate = {}, SETTINGS[part]["first rate"]
-    while not losses or losses[rate / 2] == min(losses.values()):
+    """The best rate on valid, and the loss there of every rate tried."""
+    def valid(rate):
         model = train(part, name, rate, 1, SETTINGS[part]["tried"], words, ids)[0]
-        losses[rate] = round(as_trained(part, name, model, ids["valid"]).mean().item(), 4)
-        print(f"{part}, {name}, rate {rate}: {losses[rate]} nats on valid", flush=True)
-        rate *= 2
-    return min(losses, key=losses.get), losses
+        loss = as_trained(part, name, model, ids["valid"]).mean().item()
+        print(f"{part}, {name}, rate {rate}: {loss:.4f} nats on valid", flush=True)
+        return loss
+    return best_rate(valid, SETTINGS[part]["first rate"])
 
 
 def summary(losses, length, recalled=None):
