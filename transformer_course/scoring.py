@@ -133,7 +133,7 @@ def chrf(
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(value, str(metric.get_signature()))
 
-# %% ../nbs/lessons/04_scoring.ipynb #cell-39
+# %% ../nbs/lessons/04_scoring.ipynb #cell-41
 @dataclass(frozen=True)
 class AlignmentScore:
     """Alignment quality of a corpus, each number from 0 to 1.
@@ -204,7 +204,7 @@ def alignment_error_rate(
     """
     return alignment_scores(predicted, sure, possible).error_rate
 
-# %% ../nbs/lessons/04_scoring.ipynb #cell-42
+# %% ../nbs/lessons/04_scoring.ipynb #cell-44
 def perplexity(
     nll: float,          # negative log-likelihood, summed over the tokens, in nats
     tokens: int,         # how many
@@ -260,7 +260,7 @@ def corpus_perplexity(
         model.train(was_training)
     return perplexity(total, tokens)
 
-# %% ../nbs/lessons/04_scoring.ipynb #cell-47
+# %% ../nbs/lessons/04_scoring.ipynb #cell-49
 def _pool(word_of_piece, n_pieces: int, name: str) -> np.ndarray:
     """(W, n_pieces): 1 where a piece belongs to a word; pieces beyond the list belong to none."""
     words = np.asarray(word_of_piece, dtype=int)
@@ -315,7 +315,7 @@ def links_from_attention(
     best = words.argmax(1)
     return {(int(i), j) for j, i in enumerate(best) if i < len(sources) and words[j, i] >= threshold}
 
-# %% ../nbs/lessons/04_scoring.ipynb #cell-50
+# %% ../nbs/lessons/04_scoring.ipynb #cell-52
 def length_groups(
     sources,             # N sentences; length is counted in words
     edges,               # rising upper bounds: (5, 10) makes the groups 1-5, 6-10 and 11+
@@ -365,7 +365,7 @@ def by_length(
     return {name: (sum(float(scores[k]) for k in members) / len(members), len(members))
             for name, members in length_groups(sources, edges).items()}
 
-# %% ../nbs/lessons/04_scoring.ipynb #cell-53
+# %% ../nbs/lessons/04_scoring.ipynb #cell-55
 def paired_bootstrap(
     first,               # N scores, one for each sentence
     second,              # N scores of the other system for the same sentences

@@ -65,7 +65,7 @@ def target_ids(tokenizer: "Tokenizer", sentence: str) -> list[int]:
     """What a decoder learns to write: BOS, the ids of the sentence, EOS."""
     return [tokenizer.bos_id, *tokenizer.encode(sentence), tokenizer.eos_id]
 
-# %% ../../nbs/lessons/01_text.ipynb #cell-49
+# %% ../../nbs/lessons/01_text.ipynb #cell-52
 def _merged(word: str, ranks: dict, dropout: float, draw) -> list[str]:
     """Cut a word by its merges, first learnt first, each skipped with probability `dropout` at every step."""
     symbols = list(word)
@@ -84,14 +84,14 @@ def _dropped(words: list[str], ids: dict, ranks: dict, dropout: float, draw) -> 
     return [i for piece in pieces
             for i in ([ids[piece]] if piece in ids else [ids[BYTES[byte]] for byte in piece.encode()])]
 
-# %% ../../nbs/lessons/01_text.ipynb #cell-57
+# %% ../../nbs/lessons/01_text.ipynb #cell-60
 def _normaliser():
     """NFC; any run of what `str.split` calls white space to one space; none at the ends; no literal ▁."""
     return normalizers.Sequence([
         normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"[\s\x1c-\x1f]+"), " "),
         normalizers.Replace("▁", "_"), normalizers.Strip()])
 
-# %% ../../nbs/lessons/01_text.ipynb #cell-59
+# %% ../../nbs/lessons/01_text.ipynb #cell-62
 def _train_bpe(sentences: list[str], size: int, specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
     """Byte-pair merges on normalised `sentences`, to at most `size` entries, with bytes to fall back on."""
     alphabet = set("▁").union(*sentences) - {" "}
@@ -114,7 +114,7 @@ def _train_bpe(sentences: list[str], size: int, specials: tuple[str, ...] = SPEC
         decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     return inner
 
-# %% ../../nbs/lessons/01_text.ipynb #cell-61
+# %% ../../nbs/lessons/01_text.ipynb #cell-64
 def _train_lookup(sentences: list[str], size: int, kind: str,
                   specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
     """The `size` most frequent words or characters of normalised `sentences`; the rest is unknown."""
@@ -136,7 +136,7 @@ def _train_lookup(sentences: list[str], size: int, kind: str,
         inner.decoder = decoders.Fuse()
     return inner
 
-# %% ../../nbs/lessons/01_text.ipynb #cell-63
+# %% ../../nbs/lessons/01_text.ipynb #cell-66
 def _checked(sentence: str) -> str:
     """The sentence, if it is text that can be written as UTF-8."""
     if not isinstance(sentence, str):
@@ -183,7 +183,7 @@ def _kind_of(inner: tokenizers.Tokenizer) -> str:
         return "bpe"
     return "words" if isinstance(inner.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else "characters"
 
-# %% ../../nbs/lessons/01_text.ipynb #cell-65
+# %% ../../nbs/lessons/01_text.ipynb #cell-68
 def _of_text(ids: list[int]) -> list[int]:
     """The ids up to the first EOS, without PAD and BOS."""
     ids = ids[:ids.index(EOS)] if EOS in ids else ids
@@ -202,7 +202,7 @@ def _owners(pieces: list[str], kind: str, text: str) -> list[int]:
 def _file(path) -> Path:
     return Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
 
-# %% ../../nbs/lessons/01_text.ipynb #cell-67
+# %% ../../nbs/lessons/01_text.ipynb #cell-70
 class Tokenizer:
     """Sentences to token ids and back; `Tokenizer.train` or `Tokenizer.load` makes one.
 

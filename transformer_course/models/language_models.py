@@ -21,7 +21,7 @@ from .functional import Dropout, check_ids, check_step, check_texts, projected_l
 from .rnn import Hidden, Recurrent
 from ..scoring import perplexity
 
-# %% ../../nbs/lessons/10a_language_models.ipynb #cell-17
+# %% ../../nbs/lessons/10a_language_models.ipynb #cell-14
 class NGramModel:
     """Counts of all orders up to n, mixed with weights from held-out text [Jelinek & Mercer 1980].
 
@@ -150,7 +150,7 @@ class NGramModel:
         "The perplexity of sentences BOS ... EOS; every word and every end counts once."
         return perplexity(-sum(map(self.log_prob, sentences)), sum(len(s) - 1 for s in sentences))
 
-# %% ../../nbs/lessons/10a_language_models.ipynb #cell-24
+# %% ../../nbs/lessons/10a_language_models.ipynb #cell-21
 @dataclass(frozen=True)
 class State:
     """What generation needs to know: for each layer its hidden state.
@@ -172,7 +172,7 @@ class State:
         """
         return State(tuple(tuple(part.index_select(0, rows) for part in hidden) for hidden in self.hidden))
 
-# %% ../../nbs/lessons/10a_language_models.ipynb #cell-25
+# %% ../../nbs/lessons/10a_language_models.ipynb #cell-22
 class RNNLanguageModel(nn.Module):
     """Guess the next word from all before it [Mikolov et al. 2010], with the output tied to the embedding.
 

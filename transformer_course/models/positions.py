@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-# %% ../../nbs/lessons/21_positions.ipynb #cell-31
+# %% ../../nbs/lessons/21_positions.ipynb #cell-36
 def sinusoids(
     positions: Tensor,   # (T,) integer positions, from 0
     d_model: int,        # D, even
@@ -39,7 +39,7 @@ def sinusoids(
     angles = positions[:, None].to(exact) * torch.exp(-math.log(10000) / d_model * pairs)   # (T, D/2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 
-# %% ../../nbs/lessons/21_positions.ipynb #cell-34
+# %% ../../nbs/lessons/21_positions.ipynb #cell-39
 class Sinusoidal(nn.Module):
     """Position codes of sines and cosines [Vaswani et al. 2017, §3.5], for any position.
 
@@ -67,7 +67,7 @@ class Sinusoidal(nn.Module):
         positions = torch.arange(start, start + length, device=self.table.device)
         return sinusoids(positions, self.d_model).to(self.table.dtype)
 
-# %% ../../nbs/lessons/21_positions.ipynb #cell-36
+# %% ../../nbs/lessons/21_positions.ipynb #cell-41
 class Learned(nn.Module):
     """One trained vector for each position [Gehring et al. 2017].
 

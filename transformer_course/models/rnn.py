@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .functional import Dropout
 
-# %% ../../nbs/lessons/10_rnn.ipynb #cell-26
+# %% ../../nbs/lessons/10_rnn.ipynb #cell-25
 Hidden = tuple[Tensor, ...]   # what a cell carries: (h,), or (h, c) for an LSTM; each (B, H)
 
 
@@ -33,7 +33,7 @@ def _add_weights(cell: nn.Module, d_in: int, d_hidden: int, n_gates: int) -> Non
     for matrix in cell.weight_hh.data.chunk(n_gates):
         nn.init.orthogonal_(matrix)
 
-# %% ../../nbs/lessons/10_rnn.ipynb #cell-27
+# %% ../../nbs/lessons/10_rnn.ipynb #cell-26
 class RNNCell(nn.Module):
     """h_t = tanh(W x_t + b + U h_(t-1) + b') [Elman 1990]; the parameters are named as in nn.RNNCell."""
 
@@ -65,7 +65,7 @@ class RNNCell(nn.Module):
     def forward(self, x: Tensor, hidden: Hidden) -> Hidden:   # (B, D), ((B, H),)
         return self.update(self.project(x), hidden)
 
-# %% ../../nbs/lessons/10_rnn.ipynb #cell-29
+# %% ../../nbs/lessons/10_rnn.ipynb #cell-28
 class LSTMCell(nn.Module):
     """Long short-term memory [Hochreiter & Schmidhuber 1997; Gers et al. 2000]; named as in nn.LSTMCell.
 
@@ -116,7 +116,7 @@ class LSTMCell(nn.Module):
     def forward(self, x: Tensor, hidden: Hidden) -> Hidden:   # (B, D), ((B, H), (B, H))
         return self.update(self.project(x), hidden)
 
-# %% ../../nbs/lessons/10_rnn.ipynb #cell-30
+# %% ../../nbs/lessons/10_rnn.ipynb #cell-29
 class GRUCell(nn.Module):
     """Gated recurrent unit [Cho et al. 2014, eq. 5-8]; parameters as in nn.GRUCell.
 
@@ -176,7 +176,7 @@ class GRUCell(nn.Module):
     def forward(self, x: Tensor, hidden: Hidden) -> Hidden:   # (B, D), ((B, H),)
         return self.update(self.project(x), hidden)
 
-# %% ../../nbs/lessons/10_rnn.ipynb #cell-34
+# %% ../../nbs/lessons/10_rnn.ipynb #cell-45
 def unroll(
     cell: nn.Module,              # an RNNCell, LSTMCell or GRUCell
     x: Tensor,                    # (B, T, D)
@@ -218,10 +218,10 @@ def unroll(
         stacked = stacked.masked_fill(~mask.unsqueeze(-1), 0)               # the outputs at padding
     return stacked, hidden
 
-# %% ../../nbs/lessons/10_rnn.ipynb #cell-37
+# %% ../../nbs/lessons/10_rnn.ipynb #cell-51
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 
-# %% ../../nbs/lessons/10_rnn.ipynb #cell-38
+# %% ../../nbs/lessons/10_rnn.ipynb #cell-52
 class Recurrent(nn.Module):
     """Recurrent layers over padded batches; they give what nn.GRU and nn.LSTM give for packed sequences.
 

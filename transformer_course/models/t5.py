@@ -22,7 +22,7 @@ from .functional import Dropout, check_ids, check_sizes
 from .relative_positions import InAttention
 from .transformer import Decoder, DecoderLayer, Encoder, EncoderDecoder, EncoderLayer
 
-# %% ../../nbs/lessons/33_text_to_text.ipynb #cell-46
+# %% ../../nbs/lessons/33_text_to_text.ipynb #cell-47
 class Buckets(InAttention):
     """A trained number for each head and bucket of distances; far ones are wide [Raffel et al. 2020, §2.1].
 
@@ -102,7 +102,7 @@ class Buckets(InAttention):
         offsets = torch.arange(S, device=query.device) - positions[:, None]                # (T, S)
         return self.table[self.bucket(offsets)].permute(2, 0, 1)
 
-# %% ../../nbs/lessons/33_text_to_text.ipynb #cell-50
+# %% ../../nbs/lessons/33_text_to_text.ipynb #cell-51
 class T5(EncoderDecoder):
     """T5, made from sizes [Raffel et al. 2020; version 1.1: Shazeer 2020].
 
@@ -207,7 +207,7 @@ def _encoder_and_decoder(n_layers: int | tuple[int, int]) -> tuple[int, int]:
         raise ValueError(f"T5: n_layers must be one number, or two for encoder and decoder, not {n_layers!r}")
     return tuple(n_layers)
 
-# %% ../../nbs/lessons/33_text_to_text.ipynb #cell-68
+# %% ../../nbs/lessons/33_text_to_text.ipynb #cell-69
 class GatedFeedForward(nn.Module):
     """Two expansions, one of which opens and closes the other [Shazeer 2020].
 

@@ -28,7 +28,7 @@ from .marian import codes
 from .tokenizers import GivenTokenizer, read_tokenizer, tokenizer_files
 from ..training.checkpoints import put_weights
 
-# %% ../../nbs/lessons/34_pretrained.ipynb #cell-42
+# %% ../../nbs/lessons/34_pretrained.ipynb #cell-49
 def _proper(name: str, family: Family, known: set[str]) -> str:
     "A tensor's usual name: old files say gamma and beta, and the prefix may be there or not."
     name = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
@@ -109,7 +109,7 @@ def settled(
             _check_copy(file, name, found[name], family.copies[name], found)
     return {name: found[name] for name in shapes}
 
-# %% ../../nbs/lessons/34_pretrained.ipynb #cell-43
+# %% ../../nbs/lessons/34_pretrained.ipynb #cell-50
 def _family(config: Mapping, file: Path) -> Family:
     kind = config.get("model_type")
     if kind is None:
@@ -239,7 +239,7 @@ def load_tokenizer(
     """
     return read_tokenizer(model_folder(path, revision=revision, token=token, cache_dir=cache_dir))
 
-# %% ../../nbs/lessons/34_pretrained.ipynb #cell-44
+# %% ../../nbs/lessons/34_pretrained.ipynb #cell-51
 # What our tokenizer puts around a text. Our language models learn from one long text, in which each text
 # follows the end of another. So a prompt begins with EOS.
 AROUND = {"gpt2": "<eos> $A", "bert": "<bos> $A <eos>", "t5": "$A <eos>", "marian": "$A <eos>",
