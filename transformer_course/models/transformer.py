@@ -50,7 +50,7 @@ class EncoderLayer(nn.Module):
 
 # %% ../../nbs/lessons/23_transformer.ipynb #cell-29
 class DecoderLayer(nn.Module):
-    """Look back, look over, think: self-attention, cross-attention, feed-forward [same section]."""
+    """Look back, look across, think: self-attention, cross-attention, feed-forward [same section]."""
 
     def __init__(self, self_attention: SelfAttention, cross_attention: CrossAttention,
                  feed_forward: nn.Module, norm_1: nn.Module, norm_2: nn.Module, norm_3: nn.Module,
