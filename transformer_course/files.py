@@ -208,12 +208,7 @@ def first_process() -> bool:
 
 
 def shows_bars() -> bool:
-    """Is standard error a terminal or a notebook? In a file or a pipe a bar is only noise.
-
-    TQDM_DISABLE=1 in the environment hides all bars.
-    """
-    if os.environ.get("TQDM_DISABLE") == "1":
-        return False
+    """Is standard error a terminal or a notebook? In a file or a pipe a bar is only noise."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     try:
         return "IPKernelApp" in getattr(shell, "config", ()) or sys.stderr is not None and sys.stderr.isatty()

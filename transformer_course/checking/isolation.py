@@ -48,7 +48,8 @@ class Clock:
 
     def __init__(self, seconds: float = WHOLE_CHECK):
         self.seconds, self.until = seconds, time.monotonic() + seconds
-        self.bar = tqdm(desc="checking", unit=" calls", delay=QUIET, leave=False, disable=not shows_bars())
+        self.bar = tqdm(desc="checking", unit=" calls", delay=QUIET, leave=False,
+                        disable=not shows_bars() or os.environ.get("TQDM_DISABLE") == "1")
 
     def is_over(self) -> bool:
         return time.monotonic() >= self.until
