@@ -107,14 +107,14 @@ def listening(page, text):
     """Wait until the notebook in front can run its cell that holds a text: a page may look ready before it listens."""
     cell, until = cell_with(page, text), time.monotonic() + 60
     shown(page).locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first.wait_for(state="attached")
-    while "[ ]" in cell.locator(".jp-InputPrompt").inner_text():
+    while not re.search(r"\[\d+\]", cell.locator(".jp-InputPrompt").inner_text()):      # [*] may stand for a kernel that is gone
         assert time.monotonic() < until, "no cell could be run"
         cell.locator(".cm-content").click()
         page.keyboard.press("Control+Enter")
         with contextlib.suppress(sync_api.TimeoutError):              # nobody listened, or a dialog asks: once more
             page.wait_for_function("cell => document.querySelector('.jp-Dialog')"
-                                   " || !cell.querySelector('.jp-InputPrompt').innerText.includes('[ ]')",
-                                   arg=cell.element_handle(), timeout=10_000)
+                                   " || /\\[\\d+\\]/.test(cell.querySelector('.jp-InputPrompt').innerText)",
+                                   arg=cell.element_handle(), timeout=20_000)
 
 
 def follow(page, link, title):
