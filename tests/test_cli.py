@@ -330,6 +330,7 @@ def test_a_language_model_writes_on(language_model):
     assert [line[:3] for line in lines] == ["on ", "on ", "the", "the"]
     assert first.stdout == again.stdout != other.stdout
     assert run("write", language_model, "--max-new-tokens", "5").returncode == 0
+    assert run("generate", *words[1:]).stdout == run(*words).stdout, "the ecosystem's word for write"
     beam = run("write", language_model, "on monday", "--max-new-tokens", "5", "--beam-size", "3", "--length-penalty", "0.5")
     assert beam.returncode == 0 and beam.stdout.startswith(b"on monday"), beam.stderr.decode()
 

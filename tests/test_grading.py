@@ -191,7 +191,8 @@ def test_a_class_is_a_row_a_student(graded):
 def test_what_could_not_be_run_is_said_and_the_exit_code_tells(graded):
     code, rows, *_ = graded
     assert code == 1 and "killed (signal 9)" in rows["'=carla"]["problems"] and "cell" in rows["'=carla"]["problems"]
-    assert "damaged" in rows["dora"]["problems"] and not rows["anna"]["problems"]
+    assert rows["dora"]["problems"] == "20_attention_exercises.ipynb: it is damaged" and not rows["anna"]["problems"]
+    assert rows["dora"]["reasons"].count("is damaged") == 1 and "20.1, 20.2" in rows["dora"]["reasons"], "what exercises share is said once"
 
 
 @linux

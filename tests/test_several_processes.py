@@ -1,9 +1,11 @@
 """Several processes: what starts them, which of them speaks, and which device each takes."""
 import os
+import re
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +28,26 @@ def test_a_launch_of_one_process_says_nothing(monkeypatch, recwarn):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     loop.accelerator_for(Settings(device="cpu"))
     assert not [w for w in recwarn if "started one" in str(w.message)]
+
+
+@pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+def test_a_launch_that_would_split_the_model_is_refused(monkeypatch, way):
+    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "true")
+    with pytest.raises(ValueError, match=f"asked for {way}, which splits a model"):
+        loop.accelerator_for(Settings(device="cpu"))
+
+
+def test_the_pages_configuration_trains_two_processes_with_equal_weights(tmp_path):
+    """The file and the command of docs/several_machines.md, as printed."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "several_machines.md").read_text(encoding="utf-8")
+    (configuration,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    (command,) = re.findall(r"^accelerate launch --config_file .*$", page, re.M)
+    (tmp_path / "ddp.yaml").write_text(configuration.replace("machine_rank: 0", "machine_rank: 0\nmain_process_port: 0"))
+    words = command.split()
+    done = subprocess.run([sys.executable, "-m", "accelerate.commands.accelerate_cli", *words[1:]], cwd=tmp_path, capture_output=True,
+                          text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("saved in") == 1 and (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def test_one_of_several_gpus_can_be_named(monkeypatch):

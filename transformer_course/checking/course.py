@@ -156,7 +156,7 @@ def check_if_attempted(
     notebook = _readable_cells(path) if path.is_file() else None
     if notebook is None:
         return NotebookRun(check_notebook(path, exercises),
-                           [f"{path.name} is damaged"] if path.is_file() else [])
+                           ["it is damaged"] if path.is_file() else [])
     if not attempts(notebook, exercises):
         code = "\n".join("".join(cell["source"]) for cell in notebook["cells"])
         why = lambda name: NOT_ATTEMPTED if defines(code, name) else f"no function {name} in its notebook"

@@ -234,8 +234,12 @@ def _safe(text: str) -> str:
     return "'" + line if line.startswith(("=", "+", "-", "@")) else line
 
 
-def _reason(report: Report) -> str:
-    return f"{report.number} {report.status}: {report.reason}"
+def _reasons(reports: Sequence[Report]) -> str:
+    "Why these were not passed; a reason that several exercises share is said once."
+    numbers: dict[tuple[str, str], list[str]] = {}
+    for report in reports:
+        numbers.setdefault((report.status, report.reason), []).append(report.number)
+    return "; ".join(f"{', '.join(shared)} {status}: {reason}" for (status, reason), shared in numbers.items())
 
 
 def table(marks: Sequence[Marks], lessons: Sequence[str] = ()) -> tuple[list[str], list[dict[str, object]]]:
@@ -250,7 +254,7 @@ def table(marks: Sequence[Marks], lessons: Sequence[str] = ()) -> tuple[list[str
         tried = [report for report in reports if report.status != "not attempted"]
         rows.append({"student": _safe(one.student), "passed": sum(r.status == "passed" for r in tried),
                      "attempted": len(tried), "of": len(asked), "problems": _safe("; ".join(one.problems)),
-                     "reasons": _safe("; ".join(_reason(r) for r in tried if r.status != "passed"))}
+                     "reasons": _safe(_reasons([r for r in tried if r.status != "passed"]))}
                     | {report.number: report.status for report in reports})
     return [*COLUMNS, *(exercise.number for exercise in asked)], rows
 

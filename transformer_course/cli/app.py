@@ -34,6 +34,7 @@ for command in (cli_models.train, cli_texts.translate, cli_texts.write, cli_text
                 cli_texts.classify, cli_models.evaluate, cli_models.compare, cli_models.demo, cli_data.doctor,
                 cli_course.start, cli_course.lab, cli_course.check, cli_course.progress, cli_models.export):
     app.command()(command)
+app.command("generate", hidden=True)(cli_texts.write)           # the ecosystem's word for it
 
 
 def _version(wanted: bool) -> None:
