@@ -215,7 +215,7 @@ def _expand(problem: _Problem, nodes: list[_Node], state: DecodingState, frontie
     request, eos_id = problem.request, problem.request.model.eos_id
     number = lambda values: torch.tensor(values, device=logp.device)
     sentence = number([node.sentence for node in nodes])                                 # (N,)
-    length = number([len(node.words) + 1 for node in nodes])                             # (N,) with one word more
+    length = number([len(node.words) + 1 for node in nodes])                             # (N,) one word more
     ended = logp[:, eos_id].masked_fill(length < request.min_len, -math.inf)
     for node, score in zip(nodes, ended.tolist()):
         frontiers[node.sentence].finish(score, [*node.words, eos_id])
@@ -273,9 +273,10 @@ def astar_search(
 ) -> Proof:
     """The exact arg max of log p among all finished sentences of at most max_len words [Hart et al. 1968].
 
-    `heuristic[b, t, w]` must be at least the log p that any completion adds to t words of sentence b, the last of
-    them w (what is read first if t = 0). A beam search of the same width goes first: what is no better than its
-    result is dropped. Raises ValueError for a request that cannot be met, or logits that are NaN.
+    `heuristic[b, t, w]` must be at least the log p that any completion adds to t words of sentence b, the
+    last of them w (what is read first if t = 0). A beam search of the same width goes first: what is no
+    better than its result is dropped.
+    Raises ValueError for a request that cannot be met, or logits that are NaN.
 
     Parameters
     ----------
