@@ -34,6 +34,7 @@ OTHER = {       # arguments that differ from the defaults, and words that must t
     "query_key_value": ({"words": ("she", "reads", "old", "books"), "weights": (0.1, 0.2, 0.3, 0.4), "asker": 3},
                         "she reads old books 0.10 0.20 0.30 0.40"),
     "multi_head": ({"heads": 4, "d_model": 12, "length": 5}, "(5, 12) (12, 12) (5, 3) head"),
+    "split_heads": ({"heads": 3, "width": 4, "length": 2}, "queries keys values head 3"),
     "attention_masks": ({"words": ("a", "b", "c", "d"), "padding": 1}, "a b c d pad"),
     "clocks": ({"positions": 6, "speeds": (1.0, 0.5, 0.2, 0.1), "shown": 0}, "0.5 0.2 0.1 5"),
     "rotation": ({"places": (0, 2, 11), "shift": 5, "speed": 0.3}, "1.5 16 11"),
@@ -55,7 +56,7 @@ def made(request):
 
 
 def test_every_drawing_is_tried():
-    assert set(OTHER) == set(DIAGRAMS) and len(DIAGRAMS) == 19
+    assert set(OTHER) == set(DIAGRAMS) and len(DIAGRAMS) == 20
     for name in DIAGRAMS:
         assert inspect.getdoc(DIAGRAMS[name]).split("\n\nParameters\n")[0].split("\n\nShapes\n")[0].endswith((".", ")"))
 

@@ -68,14 +68,14 @@ def rotation(
     speed : float, default 0.4
         radians by which the hand turns from one position to the next
     """
-    d = Drawing(800, 280, f"A shift by {shift} positions is the same rotation at every place")
+    d = Drawing(800, 280, f"A shift by {shift} positions is the same rotation at every position")
     for x, p in zip(spread([180] * len(places), 60, 740), places):
         _clock(d, x, 150, 72, [(speed * p, "off"), (speed * (p + shift), "road")])
         turn = [90 - math.degrees(speed * q) for q in (p + shift, p)]
         d.ax.add_patch(Wedge((x, 150), 40, *turn, zorder=4, facecolor=tint("forward", 2), edgecolor="none"))
         label(d, x, 55, f"from position {p} (grey)\nto position {p + shift} (black)")
     turn = f"{shift} × {speed:g} = {shift * speed:.2g} radians"
-    label(d, 400, 256, f"{shift} positions further: the hand turns by {turn}, at every place")
+    label(d, 400, 256, f"{shift} positions further: the hand turns by {turn}, at every position")
     label(d, 400, 15, f"so one matrix, the same at all positions, moves each code on by {shift} positions")
     return d
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .functional import Dropout
 
-# %% ../../nbs/lessons/22_blocks.ipynb #cell-12
+# %% ../../nbs/lessons/22_blocks.ipynb #cell-13
 class FeedForward(nn.Module):
     """Two linear maps with a rectifier between, the same at every position [Vaswani et al. 2017, eq. 2].
 
@@ -44,7 +44,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:   # (B, T, D) -> (B, T, D)
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
-# %% ../../nbs/lessons/22_blocks.ipynb #cell-23
+# %% ../../nbs/lessons/22_blocks.ipynb #cell-24
 def is_pre_norm(norm: str) -> bool:   # "post" as in the paper, or "pre"
     """Whether the norms stand before the sublayers [Xiong et al. 2020] instead of after them.
 
