@@ -9,7 +9,7 @@ __all__ = ['multiply_adds']
 from .transformer_lm import LanguageModel
 from .transformer_xl import RelativeXL
 
-# %% ../../nbs/lessons/31c_memory_worth.ipynb #cell-29
+# %% ../../nbs/lessons/31c_memory_worth.ipynb #cell-32
 def multiply_adds(
     model: LanguageModel,         # or the `lm` of a TransformerXL; inside attention `RelativeXL`, or nothing
     new: int,                     # T, words that are read at once

@@ -26,7 +26,7 @@ from .sliding import SlidingWindow, visible
 from .transformer import Encoder, EncoderLayer
 from .transformer_lm import LanguageModel
 
-# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-17
+# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-19
 class WithMemory(SlidingWindow):
     """A language model whose layers also read a memory m: their own inputs at the last M words.
 
@@ -123,7 +123,7 @@ def remembered(layer: EncoderLayer, memory: Tensor) -> KeyValueCache:           
         cache.append(*heads.split(key_value))                                       # (B, H, M, K) each
     return cache
 
-# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-33
+# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-35
 class RelativeXL(InAttention):
     """Scores with distances: A_ij = ((q_i + u) · k_j + (q_i + v) · ρ_{i-j}) / √K [Dai et al. 2019, §3.3].
 
@@ -214,7 +214,7 @@ def shift(
     T, S = scores.shape[-2:]
     return F.pad(scores, (1, 0)).flatten(-2)[..., T:].unflatten(-1, (T, S))
 
-# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-34
+# %% ../../nbs/lessons/31_transformer_xl.ipynb #cell-36
 class TransformerXL(WithMemory):
     """Lesson 30's model with `RelativeXL` in every layer and a memory, made from sizes [Dai et al. 2019].
 
