@@ -59,10 +59,10 @@ Shakespeare in characters, {characters['steps']:,} steps, {characters['scored']:
 {source("transformer_xl")}"""
 
 
-# Lessons 32, 32a, 34
+# Lessons 32, 32a, 32b, 34
 
 def pretraining() -> str:
-    return "\n\n".join((PRETRAINING, own_pretraining(), published_weights(), sentence_pairs()))
+    return "\n\n".join((PRETRAINING, own_pretraining(), published_weights(), sentence_pairs(), question_answering()))
 
 
 PRETRAINING = """## What pre-training is worth
@@ -148,6 +148,22 @@ a third. Rules that ignore who did it are right on more; the lesson measures the
 The same pairs, with all weights of the network trained. MiniLM had met labelled sentence pairs before:
 
 ''')}"""
+
+
+TOLD = {"one": "one person", "two": "one or two people", "absent": "one person; nearly half of the questions have no answer"}
+
+
+def question_answering() -> str:
+    found = record("question_answering")
+    rows = [[TOLD[part], f"{found['given'][part]['steps']:,}", name, f"{entry['parameters']:,}", f"{entry['rate']:g}",
+             spread([run["test"]["all"] for run in entry["runs"]], 1, 100)]
+            for part, models in found["parts"].items() for name, entry in models.items()]
+    return f"""**Question answering** (lesson [32b](../nbs/lessons/32b_question_answering.ipynb)). The answer is a span of a small story; the figures are
+exact match. *Marked* models are told which words of the story are in the question. Nothing here is pre-trained.
+
+{table("stories | steps | model | parameters | rate | exactly right", rows)}
+
+{source("question_answering")}"""
 
 
 # Lesson 33

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'QUESTIONS', 'TELLINGS', 'ASIDES', 'DAYS', 'LOOKS', 'PASSAGE_QUESTIONS', 'TextTask', 'facts_of',
-           'story_tasks', 'story_split', 'Passage', 'passages', 'passage_tasks']
+           'story_tasks', 'story_split', 'Passage', 'passages', 'passage_tasks', 'SpanTask', 'span_tasks']
 
 # %% ../../nbs/library/data/02l_story_tasks.ipynb #cell-4
 import random
@@ -143,3 +143,41 @@ def passage_tasks(passage: Passage) -> list[TextTask]:
     short = " and ".join(f"{facts['name']} bought a {facts['thing']} at the {facts['place']}"
                          for facts in sorted(passage.facts, key=lambda facts: facts["name"]))
     return [*asked, TextTask("shorten", f"shorten : {passage.text}", short)]
+
+# %% ../../nbs/library/data/02l_story_tasks.ipynb #cell-16
+@dataclass(frozen=True)
+class SpanTask:
+    """A question about a passage, and the words of the passage that answer it.
+
+    Parameters
+    ----------
+    question : str
+    passage : str
+    first : int
+        word of the passage with which the answer begins, from 0
+    last : int
+        word with which it ends
+    """
+
+    question: str
+    passage: str
+    first: int      # word of the passage with which the answer begins, from 0
+    last: int       # word with which it ends
+
+    @property
+    def answer(self) -> str:
+        "The answer in words."
+        return " ".join(self.passage.split()[self.first:self.last + 1])
+
+
+def _span(passage: str, answer: str) -> tuple[int, int]:
+    "The first and the last word of an answer, where it occurs first."
+    words, found = passage.split(), answer.split()
+    first = next(i for i in range(len(words)) if words[i:i + len(found)] == found)
+    return first, first + len(found) - 1
+
+
+def span_tasks(passage: Passage) -> list[SpanTask]:
+    """Four questions about each person, with the places of the answers."""
+    return [SpanTask(question.format(**facts), passage.text, *_span(passage.text, facts[fact]))
+            for facts in passage.facts for question, fact in PASSAGE_QUESTIONS]
