@@ -185,6 +185,10 @@ def test_lessons_that_are_too_long(tmp_path):
     assert prose.too_long(lesson(tmp_path, 290, 40, 60)) == []
     assert prose.too_long(lesson(tmp_path, 1991, 4, 20)) == [
         "01_test.ipynb: 2,001 words before the exercises, 2,000 are allowed"]
+    folder = tmp_path / "lessons"
+    folder.mkdir()
+    assert prose.too_long(lesson(folder, 1491, 4, 20)) == [
+        "01_test.ipynb: 1,501 words before the exercises, 1,500 are allowed"]
     assert prose.too_long(lesson(tmp_path, 290, 40, "no")) == [
         "01_test.ipynb: no line says '**Time**: … minutes'"]
     assert prose.too_long(lesson(tmp_path, 2500, 40, 1, last="The end")) == []                 # the old form
