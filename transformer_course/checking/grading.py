@@ -239,7 +239,8 @@ def _reasons(reports: Sequence[Report]) -> str:
     numbers: dict[tuple[str, str], list[str]] = {}
     for report in reports:
         numbers.setdefault((report.status, report.reason), []).append(report.number)
-    return "; ".join(f"{', '.join(shared)} {status}: {reason}" for (status, reason), shared in numbers.items())
+    return "; ".join(f"{', '.join(shared)} {status}: {reason}"
+                     for (status, reason), shared in numbers.items())
 
 
 def table(marks: Sequence[Marks], lessons: Sequence[str] = ()) -> tuple[list[str], list[dict[str, object]]]:

@@ -234,11 +234,11 @@ def _check_trainable(model: nn.Module) -> None:
 
 
 def _check_launch(device: str) -> None:
-    "Choose the GPU of a single process; refuse split models, warn of a launch that started one process of several."
-    for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):     # these split a model; ours decodes and is saved whole
+    "Refuse split models; choose the GPU of a single process; warn of a launch that started one of several."
+    for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
         if os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true":
-            raise ValueError(f"accelerate launch was asked for {way}, which splits a model over processes: models "
-                             "here are whole in each (distributed_type MULTI_GPU)")
+            raise ValueError(f"accelerate launch was asked for {way}, which splits a model over processes: "
+                             "models here are whole in each (distributed_type MULTI_GPU)")
     several = int(os.environ.get("WORLD_SIZE", 1)) > 1
     if device.startswith("cuda:"):
         if several:
