@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 import transformer_course
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -165,3 +167,9 @@ def test_no_module_is_long_without_its_sections():
     lengths = {module: len(sections.without_sections(notebooks.module_path(module).read_text(encoding="utf-8")).splitlines())
                for module in notebooks.modules()}
     assert not {module: lines for module, lines in lengths.items() if lines > 350}
+
+
+@pytest.mark.parametrize("one", ["attention", "MultiHeadAttention"])
+def test_masks_say_where_pytorch_means_the_opposite(one):
+    from transformer_course.models import attention
+    assert "True = may attend" in getattr(attention, one).__doc__ and "nn.MultiheadAttention" in getattr(attention, one).__doc__

@@ -80,6 +80,9 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:  # output (..., T, K), weights (..., T, S) or None
     """`plain_attention`, or PyTorch's fused kernel where that is faster and nobody asks for the weights.
 
+    True = may attend, as in `F.scaled_dot_product_attention`. The boolean masks of `nn.MultiheadAttention`
+    and `nn.Transformer` mean the opposite: give them `~mask`.
+
     Raises ValueError if the mask is not boolean, or the shapes do not fit one another.
 
     Parameters
@@ -115,6 +118,7 @@ class MultiHeadAttention(nn.Module):
 
     D is d_model, H is n_heads, K is d_head, by default D / H. One product makes queries, keys and values of a
     sequence. With `cross=True` queries are made of one sequence, and keys and values of another.
+    In masks True = may attend; in those of `nn.MultiheadAttention` True = may not.
     Raises ValueError for a size that is not a positive whole number, and if d_head is not given and n_heads
     does not divide d_model; called, for vectors of another size.
     """
