@@ -28,6 +28,13 @@ def facts(device: str = "cpu") -> dict:
     return {"hardware": hardware(device), "date": time.strftime("%Y-%m-%d"), "commit": commit()}
 
 
+def again(record: dict) -> dict:
+    """The facts of a record to which a call adds something: those of now, and all commits whose code made a part of it."""
+    now = facts()
+    earlier = [one for one in record.get("commit", "").split(", ") if one not in ("", now["commit"])]
+    return now | {"commit": ", ".join([*earlier, now["commit"]])}
+
+
 def write(name: str, record: dict) -> Path:
     """Store a record as results/NAME.json, whole or not at all."""
     RESULTS.mkdir(exist_ok=True)

@@ -14,6 +14,7 @@ from transformer_course.data.reviews import NEGATIVE, POSITIVE
 from transformer_course.data.masking import PretrainingBatches
 from transformer_course.models.bert import Bert, BertForPreTraining
 from transformer_course.models.language_models import NGramModel
+from transformer_course.models.segments import window_losses
 from transformer_course.models.transformer import Transformer
 from transformer_course.search.beam import beam_search
 from transformer_course.training.checkpoints import put_weights
@@ -30,6 +31,7 @@ import optimisers    # noqa: E402
 import rates    # noqa: E402
 import records    # noqa: E402
 import text_to_text    # noqa: E402
+import transformer_xl    # noqa: E402
 import units    # noqa: E402
 from after_training import Ensemble, last_epochs, mean    # noqa: E402
 from small_data import RDrop    # noqa: E402
@@ -340,3 +342,17 @@ def test_a_best_rate_at_the_edge_is_an_error_and_nan_is_the_worst():
     with pytest.raises(ValueError, match="still at the edge"):
         records.best_rate(lambda rate: -rate, 0.01, most=4)
     assert records.best_rate(lambda rate: math.nan if rate > 0.03 else -rate if rate > 0.004 else 1.0, 0.01)[0] == 0.02
+
+
+def test_windows_teach_their_last_words_only_and_cover_the_text():
+    ids = torch.arange(3, 53) % 11
+    batches = transformer_xl.WindowBatches(ids, length=12, new=5, rows=3)
+    plan = batches.plan(1, 0)
+    assert plan == batches.plan(1, 0) != batches.plan(1, 1) and batches.tokens(plan[0]) == 15
+    scored = sorted(start + place for batch in plan for start in batch for place in range(8, 13))          # places of words with a loss
+    assert scored == list(range(scored[0], scored[-1] + 1)) and 8 <= scored[0] < 13 and scored[-1] > len(ids) - 6
+    torch.manual_seed(1)
+    model = transformer_xl.TransformerXL(11, memory=0, d_model=12, n_heads=2, n_layers=1, dropout=0.0).eval()
+    (tokens,) = batches.collate(plan[0])
+    losses = torch.stack([window_losses(model, row, 12)[-5:] for row in tokens])
+    assert_close(transformer_xl.LastWords(model, 5).loss(tokens), losses.mean())
