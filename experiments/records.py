@@ -28,7 +28,7 @@ def facts(device: str = "cpu") -> dict:
     return {"hardware": hardware(device), "date": time.strftime("%Y-%m-%d"), "commit": commit()}
 
 
-def again(record: dict) -> dict:
+def joined_facts(record: dict) -> dict:
     """The facts of a record to which a call adds something: those of now, and all commits whose code made a part of it."""
     now = facts()
     earlier = [one for one in record.get("commit", "").split(", ") if one not in ("", now["commit"])]

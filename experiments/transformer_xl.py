@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from records import RESULTS, again, best_rate, facts, write
+from records import RESULTS, best_rate, facts, joined_facts, write
 from torch import nn
 from torch.nn import functional as F
 
@@ -229,7 +229,7 @@ def main() -> None:
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts()
 
     def stored():
-        record.update(again(record))
+        record.update(joined_facts(record))
         write("transformer_xl", record)
 
     for part in given.parts:

@@ -220,6 +220,7 @@ def test_tasks_come_in_turn_and_each_gets_its_batches():
         assert len(mine) == 5 and mine[:epoch] == source.plan(1, 0) and mine[epoch] == source.plan(1, 1)[0]
         assert all(torch.equal(a, b) for a, b in zip(batches.collate((n, mine[0])), source.collate(mine[0])))
         assert batches.tokens((n, mine[0])) == source.tokens(mine[0])
+    assert text_to_text.InTurn(sources, own=5, times=3).plan(1, 0) == 3 * plan
 
 
 def test_the_language_of_a_text_is_that_of_more_telling_words():
@@ -244,21 +245,25 @@ def test_a_sentence_to_judge_shares_its_words_with_others_of_both_answers(monkey
 
 
 def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
-    calls, entry = [], {}
+    calls, entry, valid = [], {}, {1.25e-3: 0.1, 2.5e-3: 0.2, 5e-3: 0.6, 1e-2: 0.4}
     def run(rate, seed):
         calls.append((rate, seed))
         def score(split):
             calls.append((rate, seed, split))
-            return {"a": {2.5e-3: 0.2, 5e-3: 0.6}[rate], "b": 0.5}
+            return {"a": valid[rate], "b": 0.5}
         return score
     text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
     assert entry["rate"] == 5e-3 and [r["seed"] for r in entry["runs"]] == [1, 2]
-    assert calls == [(2.5e-3, 1), (2.5e-3, 1, "valid"), (5e-3, 1), (5e-3, 1, "valid"), (5e-3, 1, "test"), (5e-3, 2), (5e-3, 2, "test")]
+    tried = [call for rate in (2.5e-3, 5e-3, 1e-2) for call in ((rate, 1), (rate, 1, "valid"))]          # until one is worse
+    assert calls == [*tried, (5e-3, 1, "test"), (5e-3, 2), (5e-3, 2, "test")]
     text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
-    assert len(calls) == 7                                            # nothing is run twice
+    assert len(calls) == 9                                            # nothing is run twice
     old = {"rate": 2.5e-3, "runs": [{"seed": 1, "test": {}}, {"seed": 2, "test": {}}]}    # from before another rate was tried
     text_to_text.with_best_rate(old, [1], run, lambda: None)
     assert old["rate"] == 5e-3 and old["runs"] == [{"seed": 1, "test": {"a": 0.6, "b": 0.5}}]
+    given = {}
+    text_to_text.with_best_rate(given, [1], run, lambda: None, fixed=1e-2)
+    assert given["rate"] == 1e-2 and given["valid"] == {} and calls[-2:] == [(1e-2, 1), (1e-2, 1, "test")]
 
 
 def test_bert_tells_the_kinds_of_tokens_and_their_shares_sum_to_one():
