@@ -252,7 +252,7 @@ def sentences(record, stored, seeds, rate):
     """A fifth task in one model with the four, against a model for it alone."""
     judged = judgements()
     record["word counts"] = by_word_counts(judged)
-    joint_and_alone(record, stored, seeds, {name: of + judged[name] for name, of in splits().items()}, ["right"], ("own", "all"), rate)
+    joint_and_alone(record, stored, seeds, {name: of + judged[name] for name, of in splits().items()}, ["right"], BUDGETS, rate)
 
 
 def joint_and_alone(record, stored, seeds, data, kinds, budgets, joint_rate=None):

@@ -203,10 +203,16 @@ def test_fine_tuning_leaves_the_encoder_as_it_was():
     assert all(bert.right(tuned, rows)) and all(map(torch.equal, before, model.bert.parameters()))
 
 
-def test_the_first_seed_tries_both_rates():
-    assert entailment.rates([]) == entailment.RATES
-    runs = [{"seed": 1, "rate": 0.001, "valid": 0.5}, {"seed": 1, "rate": 0.002, "valid": 0.4}, {"seed": 2, "rate": 0.002, "valid": 0.9}]
-    assert entailment.rates(runs) == (0.001,)
+def test_the_controls_of_entailment_differ_in_one_thing(monkeypatch):
+    calls = []
+    monkeypatch.setattr(entailment, "tune", lambda bert, rows, classes, rate, steps, seed: calls.append((len(rows), steps)))
+    monkeypatch.setattr(entailment, "right", lambda model, rows: [True] * len(rows))
+    begin = entailment.Begin(entailment.Pairs())
+    rows = {split: begin.data.rows(split) for split in ("train", "valid", "test")}
+    for start in [start for start in entailment.STARTS if start != "pre-trained"]:
+        about, run = entailment.run(begin, rows, start, 0.001, 2)
+        assert about == {"seed": 2} and (run["labels"], run["steps"]) == calls[-1]
+    assert calls == [(1000, 1200), (1000, 4200), (6000, 1200), (6000, 4200)]
 
 
 def test_tasks_come_in_turn_and_each_gets_its_batches():
