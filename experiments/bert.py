@@ -4,11 +4,13 @@
 
 Two layers of width 64, made from seeds. *labels*: micro-reviews, from scratch and from two pre-trainings: on micro-text (hidden words
 and the second segment), and on micro-text and the reviews of train without their labels (of those hidden words only: a review is
-one sentence). Five seeds; each draws its own labelled reviews. *parts*: the second pre-training with one thing changed, up to three seeds,
-256 labels; all are asked the same held-out puzzles. *looks*: where [CLS] reads from, before and after fine-tuning on 1,024 reviews, as
-in the lesson but with three seeds and one rate that nobody chose. Each other fine-tuning runs once with each of RATES: for every start and number of labels, a
-reader of the record takes the rate that is best on valid, mean over seeds; `test` is scored with all and chooses nothing. Writes
-results/bert.json after each pre-training and goes on where an earlier call stopped. One thread.
+one sentence). A control from scratch takes as many steps as pre-training and fine-tuning together, all of them with labels. Five seeds;
+each draws its own labelled reviews. For every start and number of labels the rate is searched: the best on valid, mean over the seeds,
+with a third of it and three times it tried and no better. *parts*: the second pre-training with one thing changed, three seeds,
+256 labels, each of PART_RATES; all are asked the same held-out puzzles. *looks*: where [CLS] reads from, before and after fine-tuning on
+1,024 reviews, as in the lesson but with three seeds and one rate that nobody chose. `test` is scored with all runs and chooses nothing.
+Writes results/bert.json after each run and goes on where an earlier call stopped; what is pre-trained again is asked again, and must
+answer as before. One thread.
 """
 import argparse
 import copy
@@ -20,7 +22,7 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, replace
 
 import torch
-from records import RESULTS, facts, write
+from records import RESULTS, best_rate, facts, joined_facts, write
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -35,9 +37,9 @@ from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
 SIZES = {"d_model": 64, "n_heads": 4, "n_layers": 2, "d_ff": 128, "dropout": 0.0, "max_len": 128}
-RATES = (0.001, 0.003)
+FIRST_RATE, PART_RATES, LOOK_RATE = 0.001, (0.001, 0.003), 0.001
 PRE_RATE, PRE_STEPS, TUNE_STEPS, ROWS = 0.002, 1200, 250, 32
-LABELS, PART_LABELS = (64, 128, 256, 512), (256,)
+LABELS, LONGER_LABELS, PART_LABELS = (64, 128, 256, 512), (128, 256, 512), (256,)
 SEEDS, PART_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3)
 LOOK_LABELS, LOOKED_AT = 1024, 200
 CUES = ("not", "anything", "but", "although", "despite", "yet")
@@ -55,6 +57,7 @@ class Start:
 
 BOTH = Start()
 STARTS = {"from scratch": Start(text=False, reviews=False), "micro-text": Start(reviews=False), "micro-text and reviews": BOTH}
+LONGER = "from scratch, as many steps"
 PARTS = {"without the second question": replace(BOTH, second=False), "5 % hidden": replace(BOTH, share=0.05),
          "40 % hidden": replace(BOTH, share=0.4), "without micro-text": replace(BOTH, text=False)}
 
@@ -228,8 +231,8 @@ class Reviews:
         return [(tokens, [0] * len(tokens), label) for tokens, label in ids]
 
 
-def reviews_run(data: Reviews, start: Start, seed: int, labels: tuple[int, ...]) -> tuple[dict, list[dict]]:
-    """Pre-train once; fine-tune for each number of labels and rate."""
+def begin(data: Reviews, start: Start, seed: int) -> tuple[BertForPreTraining, dict]:
+    """Pre-train, or not: the model, and what is known of it."""
     torch.manual_seed(seed)
     model = BertForPreTraining(Bert(len(data.words), **SIZES))
     about = {"seed": seed, "start": asdict(start)}
@@ -239,13 +242,53 @@ def reviews_run(data: Reviews, start: Start, seed: int, labels: tuple[int, ...])
         about["micro-text"] = asked(model, data.source(Start(reviews=False), "valid"))
         about["reviews"] = asked(model, data.source(Start(text=False), "valid"))
         about["sides"] = sides(model, data)
-    runs, splits = [], {split: data.rows(split) for split in ("train", "valid", "test")}
+    return model, about
+
+
+def tune_run(data: Reviews, model: BertForPreTraining, n: int, rate: float, steps: int, seed: int) -> dict:
+    """Fine-tune once."""
+    rows = {split: data.rows(split) for split in ("train", "valid", "test")}
+    tuned = tune(model.bert, drawn(rows["train"], n, seed), 2, rate, steps, seed)
+    return {"labels": n, "rate": rate, "seed": seed} | {split: share(right(tuned, rows[split])) for split in ("valid", "test")}
+
+
+def search(data: Reviews, name: str, labels: tuple[int, ...], steps: int) -> None:
+    """For each number of labels: all seeds with several rates, until the best on valid has no better one beside it."""
+    start, begun, record = STARTS.get(name, STARTS["from scratch"]), {}, noted()
+    entry = record["labels"].setdefault(name, {"pretraining": [], "runs": []})
+
+    def model(seed):
+        if seed not in begun:
+            begun[seed], about = begin(data, start, seed)
+            known = next((one for one in entry["pretraining"] if one["seed"] == seed), None)
+            if known is None:
+                entry["pretraining"].append(about)
+            elif (again := {**about, "cpu_seconds": known.get("cpu_seconds")}) != {"cpu_seconds": None, **known}:
+                raise SystemExit(f"{name}, seed {seed}: this machine does not repeat the pre-training of the record: {known}, {again}")
+        return begun[seed]
+
+    def result(n, rate, seed):
+        for run in entry["runs"]:
+            if (run["labels"], run["rate"], run["seed"]) == (n, rate, seed):
+                return run
+        entry["runs"].append(tune_run(data, model(seed), n, rate, steps, seed))
+        record.update(joined_facts(record))
+        write("bert", record)
+        return entry["runs"][-1]
+
     for n in labels:
-        for rate in RATES:
-            tuned = tune(model.bert, drawn(splits["train"], n, seed), 2, rate, TUNE_STEPS, seed)
-            runs.append({"labels": n, "rate": rate, "seed": seed}
-                        | {split: share(right(tuned, splits[split])) for split in ("valid", "test")})
-    return about, runs
+        def wrong(rate):
+            found = [result(n, float(f"{rate:.2g}"), seed) for seed in SEEDS]
+            print(name, n, f"{rate:.2g}", *(f"{split} {sum(run[split] for run in found) / len(found):.4f}" for split in ("valid", "test")), flush=True)
+            return 1 - sum(run["valid"] for run in found) / len(found)
+        entry.setdefault("rates", {})[str(n)] = float(f"{best_rate(wrong, FIRST_RATE, factor=3)[0]:.2g}")
+        write("bert", record)
+
+
+def part_run(data: Reviews, start: Start, seed: int) -> tuple[dict, list[dict]]:
+    """Pre-train once; fine-tune for each number of labels and rate."""
+    model, about = begin(data, start, seed)
+    return about, [tune_run(data, model, n, rate, TUNE_STEPS, seed) for n in PART_LABELS for rate in PART_RATES]
 
 
 def kinds(item) -> list[str]:
@@ -279,7 +322,7 @@ def looks_run(data: Reviews, seed: int) -> dict:
     model, start = BertForPreTraining(Bert(len(data.words), **SIZES)), STARTS["micro-text"]
     pretrain(model, data.source(start), start.second, PRE_STEPS, seed)
     encoder, rows = model.eval().bert, {split: data.rows(split) for split in ("train", "test")}
-    tuned = tune(encoder, drawn(rows["train"], LOOK_LABELS, seed), 2, RATES[0], TUNE_STEPS, seed)
+    tuned = tune(encoder, drawn(rows["train"], LOOK_LABELS, seed), 2, LOOK_RATE, TUNE_STEPS, seed)
     return {"seed": seed, "test": share(right(tuned, rows["test"])), "pre-trained": looks(encoder, data), "fine-tuned": looks(tuned.bert, data)}
 
 
@@ -288,7 +331,7 @@ def note_looks(data: Reviews, seed: int) -> None:
     record, made = noted(), looks_run(data, seed)
     counted = Counter(kind for item in list(data.reviews["test"])[:LOOKED_AT] for kind in kinds(item))
     tokens = {kind: round(n / counted.total(), 4) for kind, n in sorted(counted.items())}
-    entry = record.setdefault("looks", facts() | {"labels": LOOK_LABELS, "rate": RATES[0], "reviews": LOOKED_AT, "tokens": tokens, "runs": []})
+    entry = record.setdefault("looks", facts() | {"labels": LOOK_LABELS, "rate": LOOK_RATE, "reviews": LOOKED_AT, "tokens": tokens, "runs": []})
     entry["runs"].append(made)
     write("bert", record)
     print("looks", made, flush=True)
@@ -296,9 +339,10 @@ def note_looks(data: Reviews, seed: int) -> None:
 
 def noted() -> dict:
     """The record so far."""
-    given = {"sizes": SIZES, "rates": RATES, "pre_rate": PRE_RATE, "pre_steps": PRE_STEPS, "tune_steps": TUNE_STEPS, "rows": ROWS}
+    given = {"sizes": SIZES, "pre_rate": PRE_RATE, "pre_steps": PRE_STEPS, "tune_steps": TUNE_STEPS, "rows": ROWS}
     given, path = json.loads(json.dumps(given)), RESULTS / "bert.json"
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts() | {"settings": given, "labels": {}, "parts": {}}
+    record["settings"].pop("rates", None)                    # of earlier calls, which tried two
     if record["settings"] != given:
         raise SystemExit(f"{path.name} was made with other settings")
     return record
@@ -324,11 +368,13 @@ def main() -> None:
     only = parser.parse_args().only
     torch.set_num_threads(1)
     data = Reviews()
-    plan = [("labels", name, seed, LABELS) for seed in SEEDS for name in STARTS]
-    plan += [("parts", name, seed, PART_LABELS) for seed in PART_SEEDS for name in PARTS]     # "as it is" is among the labels' runs
-    for part, name, seed, labels in plan:
-        if part in only and not done(part, name, seed):
-            note(part, name, *reviews_run(data, (STARTS | PARTS)[name], seed, labels))
+    for name in STARTS if "labels" in only else ():
+        search(data, name, LABELS, TUNE_STEPS)
+    if "labels" in only:
+        search(data, LONGER, LONGER_LABELS, PRE_STEPS + TUNE_STEPS)
+    for name, seed in [(name, seed) for seed in PART_SEEDS for name in PARTS]:               # "as it is" is among the labels' runs
+        if "parts" in only and not done("parts", name, seed):
+            note("parts", name, *part_run(data, PARTS[name], seed))
     for seed in PART_SEEDS:
         if "looks" in only and all(run["seed"] != seed for run in noted().get("looks", {"runs": []})["runs"]):
             note_looks(data, seed)

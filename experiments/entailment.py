@@ -1,20 +1,20 @@
 """Sentence pairs for a small BERT: micro-entailment from scratch and after pre-training on the same pairs without labels.
 
-    python experiments/entailment.py
-    python experiments/entailment.py --longer     # or --seeds 1
+    python experiments/entailment.py                  # or --seeds 1, --starts "from scratch"
 
 The encoder is that of bert.py. Pre-training sees the pairs of train as two segments and no label: it guesses hidden words, and
-whether the hypothesis belongs to the premise. Three seeds; each draws its own labelled pairs. For every start the first seed tries
-both RATES, and the one that is better on valid serves all seeds; test is scored with all and chooses nothing. `--longer` adds runs from
-scratch with all labels and as many steps in all as a pre-trained one. Writes results/entailment.json after each start and goes on
-where an earlier call stopped. One thread.
+whether the hypothesis belongs to the premise. Three seeds; each draws its own labelled pairs. From scratch there are three more runs:
+with as many steps in all as a pre-trained one, with all labels, and with both (*longer*). For every start the rate is searched with the
+first seed: the best on valid, with half of it and twice of it tried and no better; it serves all seeds. Test is scored with all and
+chooses nothing. Writes results/entailment.json after each run and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import json
+from functools import cache
 
 import torch
 from bert import ROWS, SIZES, asked, drawn, pretrain, right, share, tune
-from records import RESULTS, facts, write
+from records import RESULTS, best_rate, joined_facts, write
 
 from transformer_course.data import entailment as micro_entailment
 from transformer_course.data.text import Tokenizer
@@ -22,9 +22,11 @@ from transformer_course.data.masking import PretrainingBatches, join_pair
 from transformer_course.models.bert import Bert, BertForPreTraining
 
 PRE_STEPS, TUNE_STEPS, HIDDEN = 3000, 1200, 0.3
-RATES, LABELS, SEEDS = (0.001, 0.002), 1000, (1, 2, 3)
+FIRST_RATE, LABELS, SEEDS = 0.001, 1000, (1, 2, 3)
 GROUPS = {"kind": "thing and kind", "things": "two things"}          # the record's names for the two sorts of group
-STARTS = ("pre-trained", "from scratch", "from scratch, longer")
+STARTS = {"pre-trained": (LABELS, TUNE_STEPS), "from scratch": (LABELS, TUNE_STEPS),     # labels (None: all of train), steps with them
+          "from scratch, more steps": (LABELS, TUNE_STEPS + PRE_STEPS), "from scratch, more labels": (None, TUNE_STEPS),
+          "from scratch, longer": (None, TUNE_STEPS + PRE_STEPS)}
 
 
 class Pairs:
@@ -50,35 +52,41 @@ def by_nouns(found: list[bool], pairs: list) -> dict[str, float]:
     return {name: share([ok for ok, pair in zip(found, pairs) if pair.tags["nouns"] == nouns]) for name, nouns in GROUPS.items()}
 
 
-def rates(runs: list[dict]) -> tuple[float, ...]:
-    """Both rates for the first seed; later the one that was better on valid."""
-    tried = [run for run in runs if run["seed"] == SEEDS[0]]
-    return (max(tried, key=lambda run: run["valid"])["rate"],) if tried else RATES
+class Begin:
+    """A new network for each seed, or a pre-trained one; each is made once."""
+
+    def __init__(self, data: Pairs):
+        self.data = data
+
+    @cache
+    def of(self, pretrained: bool, seed: int) -> tuple[BertForPreTraining, dict]:
+        """The network, and what is known of its pre-training."""
+        torch.manual_seed(seed)
+        model, about = BertForPreTraining(Bert(len(self.data.words), **SIZES)), {"seed": seed}
+        if pretrained:
+            about["cpu_seconds"] = pretrain(model, self.data.source("train"), True, PRE_STEPS, seed)
+            model.eval()
+            about["held_out"] = asked(model, self.data.source("valid"))
+        return model, about
 
 
-def run(data: Pairs, start: str, seed: int, earlier: list[dict]) -> tuple[dict, list[dict]]:
-    """Pre-train, or not; fine-tune with each rate that is still in question."""
-    torch.manual_seed(seed)
-    model, about = BertForPreTraining(Bert(len(data.words), **SIZES)), {"seed": seed}
-    if start == "pre-trained":
-        about["cpu_seconds"] = pretrain(model, data.source("train"), True, PRE_STEPS, seed)
-        model.eval()
-        about["held_out"] = asked(model, data.source("valid"))
-    runs, rows = [], {split: data.rows(split) for split in ("train", "valid", "test")}
-    n, steps = (len(rows["train"]), TUNE_STEPS + PRE_STEPS) if start == STARTS[2] else (LABELS, TUNE_STEPS)
-    for rate in rates(earlier):
-        tuned = tune(model.bert, drawn(rows["train"], n, seed), 3, rate, steps, seed)
-        found = right(tuned, rows["test"])
-        runs.append({"labels": n, "rate": rate, "seed": seed, "steps": steps, "valid": share(right(tuned, rows["valid"])),
-                     "test": share(found), "by_nouns": by_nouns(found, data.pairs["test"])})
-    return about, runs
+def run(begin: Begin, rows: dict[str, list], start: str, rate: float, seed: int) -> tuple[dict, dict]:
+    """Pre-train, or not; fine-tune with one rate."""
+    model, about = begin.of(start == "pre-trained", seed)
+    n, steps = STARTS[start]
+    n = n or len(rows["train"])
+    tuned = tune(model.bert, drawn(rows["train"], n, seed), 3, rate, steps, seed)
+    found = right(tuned, rows["test"])
+    return about, {"labels": n, "rate": rate, "seed": seed, "steps": steps, "valid": share(right(tuned, rows["valid"])),
+                   "test": share(found), "by_nouns": by_nouns(found, begin.data.pairs["test"])}
 
 
 def noted() -> dict:
     """The record so far."""
-    given = {"sizes": SIZES, "rates": RATES, "pre_steps": PRE_STEPS, "tune_steps": TUNE_STEPS, "rows": ROWS, "hidden": HIDDEN, "labels": LABELS}
+    given = {"sizes": SIZES, "pre_steps": PRE_STEPS, "tune_steps": TUNE_STEPS, "rows": ROWS, "hidden": HIDDEN, "labels": LABELS}
     given, path = json.loads(json.dumps(given)), RESULTS / "entailment.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts() | {"settings": given, "starts": {}}
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"settings": given, "starts": {}}
+    record["settings"].pop("rates", None)                    # of earlier calls, which tried two
     if record["settings"] != given:
         raise SystemExit(f"{path.name} was made with other settings")
     return record
@@ -86,21 +94,35 @@ def noted() -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--longer", action="store_true")
+    parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=STARTS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    data = Pairs()
-    for name, seed in [(name, seed) for seed in given.seeds for name in STARTS[:2]] + [(STARTS[2], seed) for seed in given.seeds if given.longer]:
-        record = noted()
-        entry = record["starts"].setdefault(name, {"pretraining": [], "runs": []})
-        if any(about["seed"] == seed for about in entry["pretraining"]):
-            continue
-        about, runs = run(data, name, seed, entry["runs"])
-        entry["pretraining"].append(about)
-        entry["runs"] += runs
+    data, record = Pairs(), noted()
+    begin, rows = Begin(data), {split: data.rows(split) for split in ("train", "valid", "test")}
+
+    def result(start: str, rate: float, seed: int) -> dict:
+        """A run of the record, or a new one, which is added to it."""
+        entry = record["starts"].setdefault(start, {"pretraining": [], "runs": []})
+        for known in entry["runs"]:
+            if (known["rate"], known["seed"]) == (rate, seed):
+                return known
+        about, new = run(begin, rows, start, rate, seed)
+        if all(earlier["seed"] != seed for earlier in entry["pretraining"]):
+            entry["pretraining"].append(about)
+        entry["runs"].append(new)
+        record.update(joined_facts(record))
         write("entailment", record)
-        print(name, about, *runs, sep="\n  ", flush=True)
+        print(start, about, new, sep="\n  ", flush=True)
+        return new
+
+    for start in given.starts:
+        rate, tried = best_rate(lambda rate: 1 - result(start, rate, SEEDS[0])["valid"], FIRST_RATE)
+        for seed in given.seeds:
+            result(start, rate, seed)
+        record["starts"][start] |= {"rate": rate, "wrong_on_valid": tried}
+    record["starts"] = {start: record["starts"][start] for start in STARTS if start in record["starts"]}
+    write("entailment", record)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,17 @@
     python experiments/induction.py --seeds 1 2 3
 
 The data are the repeated blocks of lesson 30a. All models have width 64, two heads a layer and rotary positions, and
-are trained for 600 steps of 32 rows at the same rate, unless their name says otherwise; "wide" has a feed-forward
-network four times as wide, and so more parameters than two layers. Heads are chosen by their attention on the blocks
-"valid", and all figures come from the blocks "test", in nats per letter. Writes results/induction.json after each
-seed, and goes on where an earlier call stopped. One thread, some 80 seconds a seed.
+are trained for 600 steps of 32 rows, unless their name says otherwise; "wide" has a feed-forward network four times as
+wide, and so more parameters than two layers. Each has a rate of its own: the best on the blocks "valid" (seed 1, loss of
+the second copy), with half of it and twice of it tried and worse. The heads are those of two layers at the lesson's rate;
+they are chosen by their attention on the blocks "valid". All other figures come from the blocks "test", in nats per
+letter. Writes results/induction.json after each model, and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import json
 
 import torch
-from records import RESULTS, facts, write
+from records import RESULTS, best_rate, joined_facts, write
 
 from transformer_course.models.induction import RepeatedBlocks, attention_shares, copy_losses, without_heads
 from transformer_course.models.transformer_lm import TransformerLM
@@ -32,11 +33,11 @@ MODELS = {                                   # layers, width of the feed-forward
 }
 
 
-def train(n_layers, d_ff, steps, blocks, seed):
+def train(n_layers, d_ff, steps, blocks, seed, rate=RATE):
     torch.manual_seed(seed)
     data = RepeatedBlocks(**blocks)
     model = TransformerLM(data.words, d_model=64, n_heads=HEADS, n_layers=n_layers, d_ff=d_ff, dropout=0.0, positions="rotary")
-    fit(model, data, linear_decay(RATE, 50), steps=steps, progress=False,
+    fit(model, data, linear_decay(rate, 50), steps=steps, progress=False,
         settings=Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest"))
     return model
 
@@ -73,23 +74,42 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / f"{NAME}.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"seeds": [], "models": {}, "removed": []}
-    for seed in given.seeds:
-        for name, (n_layers, d_ff, steps, blocks) in MODELS.items():
-            if seed in [run["seed"] for run in record["models"].get(name, [])]:
-                continue
-            model = train(n_layers, d_ff, steps, blocks, seed)
-            first, second = copy_losses(model, RepeatedBlocks(**blocks, name="test", batches=20))
-            parameters = sum(p.numel() for p in model.parameters())
-            record["models"].setdefault(name, []).append({"seed": seed, "parameters": parameters, "first copy": round(first, 4),
-                                                          "second copy": round(second, 4)})
-            if name == "two layers":
-                record["removed"].append(take_away(model, seed))
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"models": {}, "removed": []}
+    searched = record.setdefault("searched", {})             # a record without it has runs at the lesson's rate
+    trained = {}
+
+    def model(name, rate, seed):
+        if (name, rate, seed) not in trained:
+            trained[name, rate, seed] = train(*MODELS[name], seed, rate)
+        return trained[name, rate, seed]
+
+    def stored():
+        seeds = sorted({run["seed"] for runs in record["models"].values() for run in runs})
+        kept = {"models": {name: record["models"][name] for name in MODELS if name in record["models"]}, "removed": record["removed"]}
+        write(NAME, {**joined_facts(record), "steps": STEPS, "rate": RATE, "heads": HEADS, "seeds": seeds, "searched": searched, **kept})
+
+    for name, (*_, blocks) in MODELS.items():
+        if name not in searched:
+            def valid(rate):
+                loss = copy_losses(model(name, rate, 1), RepeatedBlocks(**blocks, name="valid", batches=10))[1]
+                print(f"{name}, rate {rate}: {loss:.4f} nats on valid", flush=True)
+                return loss
+            rate, tried = best_rate(valid, RATE)
+            searched[name] = {"rate": rate, "valid": tried}
+            if rate != RATE:
+                record["models"].pop(name, None)             # of the lesson's rate
+        rate, runs = searched[name]["rate"], record["models"].setdefault(name, [])
+        for seed in given.seeds:
+            if all(run["seed"] != seed for run in runs):
+                first, second = copy_losses(model(name, rate, seed), RepeatedBlocks(**blocks, name="test", batches=20))
+                parameters = sum(p.numel() for p in model(name, rate, seed).parameters())
+                runs.append({"seed": seed, "parameters": parameters, "first copy": round(first, 4), "second copy": round(second, 4)})
+                print(name, runs[-1], flush=True)
+            if name == "two layers" and all(run["seed"] != seed for run in record["removed"]):
+                record["removed"].append(take_away(model(name, RATE, seed), seed))
                 print(record["removed"][-1], flush=True)
-            print(name, record["models"][name][-1], flush=True)
-        record["seeds"] = sorted({*record["seeds"], seed})
-        record["models"] = {name: record["models"][name] for name in MODELS if name in record["models"]}
-        write(NAME, {**facts(), "steps": STEPS, "rate": RATE, "heads": HEADS, **{key: record[key] for key in ("seeds", "models", "removed")}})
+        trained.clear()
+        stored()
 
 
 if __name__ == "__main__":

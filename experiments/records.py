@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,8 +17,9 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 
 
+@cache
 def commit() -> str:
-    """The commit that is checked out, with a mark if the package differs from it."""
+    """The commit that was checked out when it was first asked, with a mark if the package differs from it."""
     git = lambda *words: subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True).stdout.strip()
     changed = git("status", "--porcelain", "../transformer_course")
     return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
@@ -26,6 +28,13 @@ def commit() -> str:
 def facts(device: str = "cpu") -> dict:
     """Hardware, date and commit of a run that starts now."""
     return {"hardware": hardware(device), "date": time.strftime("%Y-%m-%d"), "commit": commit()}
+
+
+def joined_facts(record: dict) -> dict:
+    """The facts of a record to which a call adds something: those of now, and all commits whose code made a part of it."""
+    now = facts()
+    earlier = [one for one in record.get("commit", "").split(", ") if one not in ("", now["commit"])]
+    return now | {"commit": ", ".join([*earlier, now["commit"]])}
 
 
 def write(name: str, record: dict) -> Path:

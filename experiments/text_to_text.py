@@ -3,14 +3,14 @@
     python experiments/text_to_text.py --parts lesson tasks sentences spans captions
 
 `lesson`: the rate of lesson 33's own model, chosen on valid. `tasks`: four tasks in one model, in turn, against a model for
-each, with as many batches of its own or with as many as all tasks together. `sentences`: a fifth task, "is this sentence right?",
+each: with as many batches of its own, with these batches again and again until it has taken as many steps as the joint model, or
+with as many batches as all tasks together. `sentences`: a fifth task, "is this sentence right?",
 at the rate of the model of four; in half of its sentences the verb has the wrong number. `spans`: Hindi to English from few pairs, with
 and without span corruption of sentences that have no partner. `captions`: Multi30k to German and to French in one model
-(`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Other rates are chosen on valid, with seed 1; test is
-scored once by each model whose rate was chosen. The rate of the span corruption itself is not tuned. A model alone gets the
-batches of all tasks only if its own are not enough for 99 % on valid; the rates for it are the joint model's and the one that
-was best with its own batches, if they differ. Goes on where an
-earlier call stopped; writes results/text_to_text.json. One thread.
+(`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Other rates are searched on valid, with seed 1: the best, with
+half of it and twice of it tried and no better. Test is scored once by each model whose rate was chosen. The rate of the span corruption
+itself is not tuned. A model alone gets its batches again, or the batches of all tasks, only if its own are not enough for 99 % on valid.
+Goes on where an earlier call stopped; writes results/text_to_text.json. One thread.
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ from random import Random
 from statistics import mean
 
 import torch
-from records import RESULTS, best_rate, facts, write
+from records import RESULTS, best_rate, facts, joined_facts, write
 
 from transformer_course.data.spans import SpanBatches, sentinel_ids, sentinel_tokens
 from transformer_course.data.batching import PairBatches
@@ -42,7 +42,7 @@ from transformer_course.training.schedules import linear_decay
 from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import fit
 
-RATES, LESSON_PASSAGES = (2.5e-3, 5e-3), 400
+FIRST_RATE, LESSON_PASSAGES = 2.5e-3, 400
 SMALL = {"d_model": 64, "n_heads": 4, "n_layers": (2, 1), "d_ff": 128, "dropout": 0.0}      # the lesson's
 OWN, TOKENS = 400, 512                            # batches of each task in the joint model; cells of a batch
 SOLVED = 0.99                                     # a model alone that has this on valid gets no more batches
@@ -50,6 +50,7 @@ JUDGED = {"train": 2000, "valid": 100, "test": 250}    # fours of sentences to j
 SPANS = {"rate": 0.3, "mean_length": 2.0}         # sentences are short: about ten words
 PRETRAINING, PRETRAINING_RATE, TUNING, PAIRS = 500, 2.5e-3, 300, (1000,)
 CAPTIONS = {"d_model": 128, "n_heads": 4, "n_layers": (3, 2), "d_ff": 256, "dropout": 0.1}
+BUDGETS = ("own", "again", "all")                 # of a model alone
 LANGUAGES = {"de": "translate to German : ", "fr": "translate to French : "}
 
 
@@ -139,13 +140,14 @@ class InTurn:
 
     sources: list           # a PairBatches for each task
     own: int                # batches of each
+    times: int = 1          # how often the same batches are read, all of them before any again
 
     def plan(self, seed, epoch):
         """A batch is its task's number and the places of its examples."""
         def endless(n):
             return ((n, batch) for again in count() for batch in self.sources[n].plan(seed, 1000 * epoch + again))
         streams = [endless(n) for n in range(len(self.sources))]
-        return [next(stream) for turn in range(self.own) for stream in streams]
+        return [next(stream) for turn in range(self.own) for stream in streams] * self.times
 
     def in_order(self):
         """From short to long, task by task."""
@@ -161,7 +163,7 @@ class InTurn:
 
     def fingerprint(self):
         """Of all tasks."""
-        return " ".join(s.fingerprint() for s in self.sources) + f" {self.own}"
+        return " ".join(s.fingerprint() for s in self.sources) + f" {self.own} {self.times}"
 
 
 # Training and scoring
@@ -193,18 +195,21 @@ def parameters(model):
     return sum(p.numel() for p in model.parameters())
 
 
-def with_best_rate(entry, seeds, run, stored, rates=RATES):
-    """Run seed 1 with all rates, if there are several, and the other seeds with the best on valid; `entry` is filled.
+def with_best_rate(entry, seeds, run, stored, fixed=None):
+    """Search the rate with seed 1, unless it is `fixed`, and run all seeds with the best on valid; `entry` is filled.
 
-    `run(rate, seed)` trains a model and returns a function from a split to its scores.
+    `run(rate, seed)` trains a model and returns a function from a split to its scores. Rates that `entry` has are not tried again.
     """
     tried, held = entry.setdefault("valid", {}), {}
-    for rate in rates if len(rates) > 1 else ():
+
+    def wrong(rate):
         if str(rate) not in tried:
             held[rate] = run(rate, 1)
             tried[str(rate)] = held[rate]("valid")
             stored()
-    best = max(rates, key=lambda rate: mean(tried[str(rate)].values())) if len(rates) > 1 else rates[0]
+        return -mean(tried[str(rate)].values())
+
+    best = fixed or best_rate(wrong, FIRST_RATE)[0]
     if entry.get("rate", best) != best:
         entry.pop("runs", None)                     # of a rate that was taken before the others were tried
     entry["rate"] = best
@@ -238,19 +243,19 @@ def lesson(record, stored, seeds):
     record["rate"] = best_rate(wrong, 2.5e-3)[0]
 
 
-def tasks(record, stored, seeds, kinds=None, budgets=("own", "all")):
+def tasks(record, stored, seeds, kinds=None, budgets=BUDGETS):
     """Four tasks in one model, against a model for each, or for each of some kinds."""
-    joint_and_alone(record, stored, seeds, splits(), kinds, budgets, RATES)
+    joint_and_alone(record, stored, seeds, splits(), kinds, budgets)
 
 
 def sentences(record, stored, seeds, rate):
     """A fifth task in one model with the four, against a model for it alone."""
     judged = judgements()
     record["word counts"] = by_word_counts(judged)
-    joint_and_alone(record, stored, seeds, {name: of + judged[name] for name, of in splits().items()}, ["right"], ("own", "all"), (rate,))
+    joint_and_alone(record, stored, seeds, {name: of + judged[name] for name, of in splits().items()}, ["right"], BUDGETS, rate)
 
 
-def joint_and_alone(record, stored, seeds, data, kinds, budgets, joint_rates):
+def joint_and_alone(record, stored, seeds, data, kinds, budgets, joint_rate=None):
     """One model for all tasks, and a model for each or for some kinds."""
     tokenizer = Tokenizer.train([text for t in data["train"] for text in (t.source, t.target)], kind="words", size=2000)
     sources = {kind: PairBatches(encoded(tokenizer, of), TOKENS) for kind, of in by_kind(data["train"]).items()}
@@ -258,30 +263,35 @@ def joint_and_alone(record, stored, seeds, data, kinds, budgets, joint_rates):
                    "parameters": parameters(new_t5(tokenizer, 1, SMALL)),
                    "examples": {name: {kind: len(of) for kind, of in by_kind(found).items()} for name, found in data.items()}})
 
-    def run(kinds, own, rate, seed):
+    def run(kinds, own, times, rate, seed):
         model = new_t5(tokenizer, seed, SMALL)
-        seconds = trained(model, InTurn([sources[kind] for kind in kinds], own), rate, own * len(kinds), seed)
+        batches = InTurn([sources[kind] for kind in kinds], own, times)
+        seconds = trained(model, batches, rate, own * times * len(kinds), seed)
 
         def score(split):
             wanted = [t for t in data[split] if t.kind in kinds or t.kind == "twins" and "opinion" in kinds]
             scores = right(model, tokenizer, wanted)
-            print(f"{'+'.join(kinds)}, {own} each, rate {rate}, seed {seed}: {seconds} s, {split} {scores}", flush=True)
+            print(f"{'+'.join(kinds)}, {own} each, {times} times, rate {rate}, seed {seed}: {seconds} s, {split} {scores}", flush=True)
             return scores
 
         return score
 
     runs = record.setdefault("models", {})
+
+    def alone(name, kind, own, times=1):
+        entry = runs.setdefault(name, {}).setdefault(kind, {})
+        with_best_rate(entry, seeds, lambda *given: run([kind], own, times, *given), stored)
+
     for kind in kinds or sources:
-        entry = runs.setdefault("alone, own batches", {}).setdefault(kind, {})
         if "own" in budgets:
-            with_best_rate(entry, seeds, lambda *given, kind=kind: run([kind], OWN, *given), stored)
-    with_best_rate(runs.setdefault("joint", {}), seeds, lambda *given: run(list(sources), OWN, *given), stored, joint_rates)
+            alone("alone, own batches", kind, OWN)
+    with_best_rate(runs.setdefault("joint", {}), seeds, lambda *given: run(list(sources), OWN, 1, *given), stored, joint_rate)
     for kind in kinds or sources:
-        alone = runs["alone, own batches"][kind]
-        if "all" in budgets and max(min(score.values()) for score in alone["valid"].values()) < SOLVED:
-            entry = runs.setdefault("alone, all batches", {}).setdefault(kind, {})
-            with_best_rate(entry, seeds, lambda *given, kind=kind: run([kind], OWN * len(sources), *given), stored,
-                           tuple(sorted({runs["joint"]["rate"], alone["rate"]})))
+        if max(min(score.values()) for score in runs["alone, own batches"][kind]["valid"].values()) < SOLVED:
+            if "again" in budgets:
+                alone("alone, own batches again", kind, OWN, len(sources))
+            if "all" in budgets:
+                alone("alone, all batches", kind, OWN * len(sources))
 
 
 def spans(record, stored, seeds):
@@ -387,17 +397,16 @@ PARTS = {"lesson": lesson, "tasks": tasks, "sentences": sentences, "spans": span
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--budgets", nargs="+", default=["own", "all"], choices=["own", "all"], help="of a model alone")
+    parser.add_argument("--budgets", nargs="+", default=list(BUDGETS), choices=BUDGETS, help="of a model alone")
     parser.add_argument("--kinds", nargs="+", help="tasks that get a model of their own; default: all")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     given = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / "text_to_text.json"
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    begun = {key: value for key, value in record.items() if key not in PARTS} or facts()
     for name in given.parts:
         part = record.setdefault(name, {})
-        stored = lambda: write("text_to_text", {**begun, **{k: v for k, v in record.items() if k in PARTS}})
+        stored = lambda: write("text_to_text", {**joined_facts(record), **{k: v for k, v in record.items() if k in PARTS}})
         more = {"tasks": lambda: (given.kinds, given.budgets), "sentences": lambda: (record["tasks"]["models"]["joint"]["rate"],)}
         PARTS[name](part, stored, given.seeds, *more.get(name, tuple)())
         stored()

@@ -2,8 +2,10 @@
 
     python experiments/transformer_xl.py --parts micro characters cost --seeds 1 2 3
 
-micro: micro-text in words, L = 16; no memory, and memories of 16 and 48 words. Two controls have no memory either: segments of 64
-words, and segments of 16 that are read in the order of the streams, as a memory needs them, and not in random order. Each model has
+micro: micro-text in words, L = 16; no memory, and memories of 16 and 48 words. Three controls have no memory either: segments of 64
+words; windows of 64 that begin every 16 words, where only the last 16 words have a loss, so that each of them comes after 48 others
+or more, as with the memory of 48; and segments of 16 that are read in the order of the streams, as a memory needs them, and not in
+random order. Each model has
 a rate of its own: the best on `valid` (seed 1, half of the steps), with half of it and twice of it tried and worse. Also the loss of the first 5,000
 test words from exactly c words each, for several c, which says how much context a model can use.
 characters: tinyshakespeare in characters (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA), L = 32; no
@@ -18,12 +20,17 @@ gives the memory back, the times of windows jump where one array reaches a megab
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from records import RESULTS, best_rate, commit, facts, write
+from records import RESULTS, best_rate, facts, joined_facts, write
+from torch import nn
+from torch.nn import functional as F
 
 from transformer_course.data.corpora import load
 from transformer_course.data.text import EOS, Tokenizer
@@ -40,15 +47,53 @@ SETTINGS = {"micro": {"length": 16, "rows": 32, "steps": 900, "tried": 450, "fir
                       "sizes": {"d_model": 64, "n_heads": 4, "n_layers": 2, "dropout": 0.0}},
             "characters": {"length": 32, "rows": 24, "steps": 2400, "tried": 600, "first rate": 0.003, "warm-up": 100, "scored": 30_000,
                            "sizes": {"d_model": 64, "n_heads": 4, "n_layers": 2, "dropout": 0.0}}}
-# name: (words in a segment, memory); as many words to a step in all models of a part
+# name: (words in a segment, memory); as many words with a loss to a step in all models of a part
 MODELS = {"micro": {"segments": (16, 0), "memory 16": (16, 16), "memory 48": (16, 48), "segments of 64": (64, 0),
-                    "streams, no memory": (16, 0)},
+                    "streams, no memory": (16, 0), "windows of 64, last 16": (64, 0)},
           "characters": {"segments": (32, 0), "memory 96": (32, 96)}}
 CONTEXTS = (2, 4, 8, 16, 24, 32, 48, 64)
 FIRST = 5000                                                    # test words in the curve over contexts
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "2000000000", "MALLOC_MMAP_THRESHOLD_": "2000000000"}     # bytes: freed memory is kept
 TURNS = 9                                                       # of the clock, after one that does not count
+
+
+@dataclass(frozen=True, eq=False)
+class WindowBatches:
+    """Windows of one long text that overlap: they begin every `new` words, and only their last `new` words count."""
+
+    ids: torch.Tensor    # (n,) the text
+    length: int          # words that a window predicts
+    new: int             # words from one window's beginning to the next one's
+    rows: int            # windows in a batch
+
+    def plan(self, seed: int, epoch: int) -> list[list[int]]:
+        """Batches of first words, in random order; each epoch cuts the text at other places."""
+        draw = random.Random(f"windows {seed} {epoch}")
+        starts = list(range(draw.randrange(self.new), len(self.ids) - self.length, self.new))
+        draw.shuffle(starts)
+        return [starts[i:i + self.rows] for i in range(0, len(starts), self.rows)]
+
+    def collate(self, batch: Sequence[int], device=None) -> tuple[torch.Tensor]:   # (B, length + 1)
+        return (torch.stack([self.ids[start:start + self.length + 1] for start in batch]).to(device),)
+
+    def tokens(self, batch: Sequence[int]) -> int:
+        return len(batch) * self.new
+
+    def fingerprint(self) -> str:
+        return repr((self.ids.tolist(), self.length, self.new, self.rows))
+
+
+class LastWords(nn.Module):
+    """A language model that is taught the last words of a window only."""
+
+    def __init__(self, inner: nn.Module, new: int):
+        super().__init__()
+        self.inner, self.new = inner, new
+
+    def loss(self, tokens, smoothing=0.0):
+        logits = self.inner(tokens[:, :-1])[:, -self.new:]                                # (B, new, V)
+        return F.cross_entropy(logits.mT, tokens[:, -self.new:], label_smoothing=smoothing)
 
 
 def micro_text():
@@ -80,16 +125,22 @@ def train(part, name, rate, seed, steps, words, ids):
     rows = given["rows"] * given["length"] // length
     torch.manual_seed(seed)
     model, begun = TransformerXL(words, memory=memory, **given["sizes"]), time.process_time()
-    in_order = memory or name.startswith("streams")
-    batches = (StreamBatches if in_order else SegmentBatches)(ids["train"], length, rows)
-    fit(Streaming(model, rows) if in_order else model, batches, linear_decay(rate, given["warm-up"]), steps=steps, progress=False,
+    if memory or name.startswith("streams"):
+        taught, batches = Streaming(model, rows), StreamBatches(ids["train"], length, rows)
+    elif name.startswith("windows"):
+        taught, batches = LastWords(model, given["length"]), WindowBatches(ids["train"], length, given["length"], given["rows"])
+    else:
+        taught, batches = model, SegmentBatches(ids["train"], length, rows)
+    fit(taught, batches, linear_decay(rate, given["warm-up"]), steps=steps, progress=False,
         settings=Settings(smoothing=0.0, seed=seed, device="cpu", precision="highest"))
     return model.eval(), time.process_time() - begun
 
 
 def as_trained(part, name, model, ids):
-    """Nats of each word, read as in training: segments alone, or after their memory."""
+    """Nats of each word, read as in training: segments alone, after their memory, or at the end of windows."""
     length, memory = MODELS[part][name]
+    if name.startswith("windows"):
+        return window_losses(model, ids, length, SETTINGS[part]["length"])
     return stream_losses(model, ids, length) if memory else window_losses(model, ids, length)
 
 
@@ -178,9 +229,7 @@ def main() -> None:
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else facts()
 
     def stored():
-        """All commits whose code made a part of the record, the last one at the end."""
-        earlier = [one for one in record["commit"].split(", ") if one != commit()]
-        record.update(facts() | {"commit": ", ".join([*earlier, commit()])})
+        record.update(joined_facts(record))
         write("transformer_xl", record)
 
     for part in given.parts:
@@ -201,7 +250,8 @@ def main() -> None:
                     mine["parameters"], result = run(part, name, mine["rate"], seed, words, ids, recalled)
                     mine["runs"].append(result)
                     stored()
-                    print(f"{part}, {name}, seed {seed}: {result['seconds']} s, {result['as trained']['mean']} nats", flush=True)
+                    of_recalled = result["as trained"].get("recalled", "-")
+                    print(f"{part}, {name}, seed {seed}: {result['seconds']} s, {result['as trained']['mean']} nats, recalled {of_recalled}", flush=True)
 
 
 if __name__ == "__main__":

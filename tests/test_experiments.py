@@ -14,6 +14,7 @@ from transformer_course.data.reviews import NEGATIVE, POSITIVE
 from transformer_course.data.masking import PretrainingBatches
 from transformer_course.models.bert import Bert, BertForPreTraining
 from transformer_course.models.language_models import NGramModel
+from transformer_course.models.segments import window_losses
 from transformer_course.models.transformer import Transformer
 from transformer_course.search.beam import beam_search
 from transformer_course.training.checkpoints import put_weights
@@ -30,6 +31,7 @@ import optimisers    # noqa: E402
 import rates    # noqa: E402
 import records    # noqa: E402
 import text_to_text    # noqa: E402
+import transformer_xl    # noqa: E402
 import units    # noqa: E402
 from after_training import Ensemble, last_epochs, mean    # noqa: E402
 from small_data import RDrop    # noqa: E402
@@ -201,10 +203,16 @@ def test_fine_tuning_leaves_the_encoder_as_it_was():
     assert all(bert.right(tuned, rows)) and all(map(torch.equal, before, model.bert.parameters()))
 
 
-def test_the_first_seed_tries_both_rates():
-    assert entailment.rates([]) == entailment.RATES
-    runs = [{"seed": 1, "rate": 0.001, "valid": 0.5}, {"seed": 1, "rate": 0.002, "valid": 0.4}, {"seed": 2, "rate": 0.002, "valid": 0.9}]
-    assert entailment.rates(runs) == (0.001,)
+def test_the_controls_of_entailment_differ_in_one_thing(monkeypatch):
+    calls = []
+    monkeypatch.setattr(entailment, "tune", lambda bert, rows, classes, rate, steps, seed: calls.append((len(rows), steps)))
+    monkeypatch.setattr(entailment, "right", lambda model, rows: [True] * len(rows))
+    begin = entailment.Begin(entailment.Pairs())
+    rows = {split: begin.data.rows(split) for split in ("train", "valid", "test")}
+    for start in [start for start in entailment.STARTS if start != "pre-trained"]:
+        about, run = entailment.run(begin, rows, start, 0.001, 2)
+        assert about == {"seed": 2} and (run["labels"], run["steps"]) == calls[-1]
+    assert calls == [(1000, 1200), (1000, 4200), (6000, 1200), (6000, 4200)]
 
 
 def test_tasks_come_in_turn_and_each_gets_its_batches():
@@ -218,6 +226,7 @@ def test_tasks_come_in_turn_and_each_gets_its_batches():
         assert len(mine) == 5 and mine[:epoch] == source.plan(1, 0) and mine[epoch] == source.plan(1, 1)[0]
         assert all(torch.equal(a, b) for a, b in zip(batches.collate((n, mine[0])), source.collate(mine[0])))
         assert batches.tokens((n, mine[0])) == source.tokens(mine[0])
+    assert text_to_text.InTurn(sources, own=5, times=3).plan(1, 0) == 3 * plan
 
 
 def test_the_language_of_a_text_is_that_of_more_telling_words():
@@ -242,21 +251,25 @@ def test_a_sentence_to_judge_shares_its_words_with_others_of_both_answers(monkey
 
 
 def test_the_rate_is_chosen_on_valid_and_test_is_read_with_that_rate_alone():
-    calls, entry = [], {}
+    calls, entry, valid = [], {}, {1.25e-3: 0.1, 2.5e-3: 0.2, 5e-3: 0.6, 1e-2: 0.4}
     def run(rate, seed):
         calls.append((rate, seed))
         def score(split):
             calls.append((rate, seed, split))
-            return {"a": {2.5e-3: 0.2, 5e-3: 0.6}[rate], "b": 0.5}
+            return {"a": valid[rate], "b": 0.5}
         return score
     text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
     assert entry["rate"] == 5e-3 and [r["seed"] for r in entry["runs"]] == [1, 2]
-    assert calls == [(2.5e-3, 1), (2.5e-3, 1, "valid"), (5e-3, 1), (5e-3, 1, "valid"), (5e-3, 1, "test"), (5e-3, 2), (5e-3, 2, "test")]
+    tried = [call for rate in (2.5e-3, 5e-3, 1e-2) for call in ((rate, 1), (rate, 1, "valid"))]          # until one is worse
+    assert calls == [*tried, (5e-3, 1, "test"), (5e-3, 2), (5e-3, 2, "test")]
     text_to_text.with_best_rate(entry, [1, 2], run, lambda: None)
-    assert len(calls) == 7                                            # nothing is run twice
+    assert len(calls) == 9                                            # nothing is run twice
     old = {"rate": 2.5e-3, "runs": [{"seed": 1, "test": {}}, {"seed": 2, "test": {}}]}    # from before another rate was tried
     text_to_text.with_best_rate(old, [1], run, lambda: None)
     assert old["rate"] == 5e-3 and old["runs"] == [{"seed": 1, "test": {"a": 0.6, "b": 0.5}}]
+    given = {}
+    text_to_text.with_best_rate(given, [1], run, lambda: None, fixed=1e-2)
+    assert given["rate"] == 1e-2 and given["valid"] == {} and calls[-2:] == [(1e-2, 1), (1e-2, 1, "test")]
 
 
 def test_bert_tells_the_kinds_of_tokens_and_their_shares_sum_to_one():
@@ -340,3 +353,17 @@ def test_a_best_rate_at_the_edge_is_an_error_and_nan_is_the_worst():
     with pytest.raises(ValueError, match="still at the edge"):
         records.best_rate(lambda rate: -rate, 0.01, most=4)
     assert records.best_rate(lambda rate: math.nan if rate > 0.03 else -rate if rate > 0.004 else 1.0, 0.01)[0] == 0.02
+
+
+def test_windows_teach_their_last_words_only_and_cover_the_text():
+    ids = torch.arange(3, 53) % 11
+    batches = transformer_xl.WindowBatches(ids, length=12, new=5, rows=3)
+    plan = batches.plan(1, 0)
+    assert plan == batches.plan(1, 0) != batches.plan(1, 1) and batches.tokens(plan[0]) == 15
+    scored = sorted(start + place for batch in plan for start in batch for place in range(8, 13))          # places of words with a loss
+    assert scored == list(range(scored[0], scored[-1] + 1)) and 8 <= scored[0] < 13 and scored[-1] > len(ids) - 6
+    torch.manual_seed(1)
+    model = transformer_xl.TransformerXL(11, memory=0, d_model=12, n_heads=2, n_layers=1, dropout=0.0).eval()
+    (tokens,) = batches.collate(plan[0])
+    losses = torch.stack([window_losses(model, row, 12)[-5:] for row in tokens])
+    assert_close(transformer_xl.LastWords(model, 5).loss(tokens), losses.mean())

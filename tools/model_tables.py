@@ -36,6 +36,7 @@ def long_memory() -> str:
                     continue
                 trained = f"{entry['length']}, {'memory of ' + str(entry['memory']) if entry['memory'] else 'no memory'}"
                 trained += ", read in order" if name.startswith("streams") else ""
+                trained += f", a loss on the last {part['length']} only" if name.startswith("windows") else ""
                 recalled = [spread([run["recalled"] for run in runs], digits)] if "recalled" in runs[0] else []
                 yield [trained, words, len(runs), spread([run["mean"] for run in runs], digits), *recalled]
     micro, characters = found["micro"], found["characters"]
@@ -44,7 +45,7 @@ def long_memory() -> str:
     return f"""## A memory of earlier segments
 
 Lesson [31c](../nbs/lessons/31c_memory_worth.ipynb): a Transformer with relative positions, with and without Transformer-XL's memory.
-Models of one table have the same parameters, words in a step, and steps. Lower is better. *Recalled* words are
+Models of one table have the same parameters, words with a loss in a step, and steps. Lower is better. *Recalled* words are
 those that a story has named before and that nothing else foretells.
 
 Micro-text, {micro['steps']:,} steps, {micro['test words']:,} words of test:
@@ -75,7 +76,7 @@ def own_pretraining() -> str:
     found = record("bert")
     starts = {name: by_labels(entry["runs"]) for name, entry in found["labels"].items()}
     counts = list(next(iter(starts.values())))
-    labels = [[name, *(spread(of[n], 1) for n in counts)] for name, of in starts.items()]
+    labels = [[name, *(spread(of[n], 1) if n in of else "–" for n in counts)] for name, of in starts.items()]
     (n,) = {run["labels"] for entry in found["parts"].values() for run in entry["runs"]}
     seeds = set.intersection(*({run["seed"] for run in entry["runs"]} for entry in found["parts"].values()))
     def part(name, entry):
@@ -85,7 +86,8 @@ def own_pretraining() -> str:
     compared = {"nothing": found["labels"]["micro-text and reviews"]} | found["parts"]
     parts = [part(*item) for item in compared.items()]
     return f"""**Our own pre-training** (lesson [32](../nbs/lessons/32_bert.ipynb)). A BERT of {found['settings']['sizes']['n_layers']} layers learns
-the opinions of micro-reviews, after it has read micro-text, or micro-text and the reviews without their labels, or nothing:
+the opinions of micro-reviews, after it has read micro-text, or micro-text and the reviews without their labels, or nothing. *As
+many steps*: from scratch, with as many steps in all as the pre-trained ones, all of them with labels.
 
 {table("start | " + " | ".join(f"{n} labels" for n in counts), labels)}
 

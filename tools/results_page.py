@@ -261,9 +261,9 @@ def several_tasks() -> str:
     def cell(entry, score):
         return spread([run["test"][score] for run in entry["runs"]], 1, 100) if entry else "–"
     def row(score, kind):
-        alone = [models[name].get(kind) for name in ("alone, own batches", "alone, all batches")]
+        alone = [models.get(name, {}).get(kind) for name in ("alone, own batches", "alone, own batches again", "alone, all batches")]
         return [score, cell(models["joint"], score), *(cell(entry, score) for entry in alone)]
-    head = f"task | one model for all, {found['own']} batches of each | alone, {found['own']} batches | alone, {found['all']:,} batches"
+    head = f"task | one model for all, {found['own']} batches of each | alone, {found['own']} batches | alone, these {found['own']} {found['all'] // found['own']} times | alone, {found['all']:,} batches"
     return f"""## One model for several tasks
 
 A small T5 (lesson 33) learns four tasks in turn, or one alone, in batches of the same size. The figures are
