@@ -5,11 +5,12 @@ from recorded_facts import record, records, source, spread, table
 
 
 def at_best_rate(runs: list[dict]) -> list[dict]:
-    """The runs with the rate that is best on valid, mean over the seeds that tried all rates."""
+    """The runs with the rate that is best on valid, mean over the seeds that tried all rates; of equals, the one that all seeds used."""
     rates = sorted({run["rate"] for run in runs})
     tried = {seed: [run for run in runs if run["seed"] == seed] for seed in {run["seed"] for run in runs}}
     fair = [run for found in tried.values() if len({run["rate"] for run in found}) == len(rates) for run in found]
-    best = max(rates, key=lambda rate: mean(run["valid"] for run in fair if run["rate"] == rate))
+    used = lambda rate: len([run for run in runs if run["rate"] == rate])
+    best = max(rates, key=lambda rate: (mean(run["valid"] for run in fair if run["rate"] == rate), used(rate)))
     return [run for run in runs if run["rate"] == best]
 
 

@@ -47,7 +47,8 @@ def headlines() -> str:
          f"the same BERT with published weights (MiniLM) {reviews('MiniLM, mean', '256')}"],
         [f"exact translations by a small T5, {tasks['own']} batches of pairs",
          f"in one model for four tasks {translated(tasks['models']['joint'])}, alone "
-         f"{translated(tasks['models']['alone, own batches']['translate'])}; alone with {tasks['all']:,} batches "
+         f"{translated(tasks['models']['alone, own batches']['translate'])}, alone with these read {tasks['all'] // tasks['own']} times "
+         f"{translated(tasks['models']['alone, own batches again']['translate'])}; alone with {tasks['all']:,} batches "
          f"{translated(tasks['models']['alone, all batches']['translate'])}"],
         ["a training step, times as fast as",
          f"`torch.nn.Transformer` {ratio(tiny, 'training step, highest', 'default sites')} (preset `tiny`) and "
