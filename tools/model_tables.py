@@ -86,9 +86,11 @@ def own_pretraining() -> str:
         return [name, spread(guessed, 1), spread(by_labels(runs)[n], 1)]
     compared = {"nothing": found["labels"]["micro-text and reviews"]} | found["parts"]
     parts = [part(*item) for item in compared.items()]
+    told = ("""
+*As many steps*: from scratch, with as many steps in all as the pre-trained ones, all of them with labels."""
+            if any("as many steps" in name for name in starts) else "")
     return f"""**Our own pre-training** (lesson [32](../nbs/lessons/32_bert.ipynb)). A BERT of {found['settings']['sizes']['n_layers']} layers learns
-the opinions of micro-reviews, after it has read micro-text, or micro-text and the reviews without their labels, or nothing. *As
-many steps*: from scratch, with as many steps in all as the pre-trained ones, all of them with labels.
+the opinions of micro-reviews, after it has read micro-text, or micro-text and the reviews without their labels, or nothing.{told}
 
 {table("start | " + " | ".join(f"{n} labels" for n in counts), labels)}
 
