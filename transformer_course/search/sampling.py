@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-27
+# %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-28
 @dataclass(frozen=True)
 class Nucleus:
     """Draw only among the likeliest words that together hold a share of p [Holtzman et al. 2020].
@@ -61,7 +61,7 @@ class MinP:
         least = logp.amax(-1, keepdim=True) + math.log(self.min_p)
         return logp.masked_fill(logp < least, -torch.inf)
 
-# %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-34
+# %% ../../nbs/lessons/30b_sampling_rules.ipynb #cell-35
 @dataclass(frozen=True)
 class RepetitionPenalty:
     """Make each word that was already written less likely: p becomes p^theta [Keskar et al. 2019, §4.1].
