@@ -1,6 +1,7 @@
 # make demo   train three small translators, compare them, draw what two of them attend to
 # make lab    open the lessons
 # make test   everything that CI runs
+# make site   the course as a website
 #
 # Each sets itself up in .venv on first use. Other settings: `make help`.
 
@@ -16,12 +17,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraint
        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope -p no:cacheprovider
 
-.PHONY: help demo lab test setup
+.PHONY: help demo lab test setup site
 
 help:
 	@echo 'make demo   train three small translators on micro-Hindi, compare them on held-out sentences, draw the alignment'
 	@echo 'make lab    open the lessons in JupyterLab'
 	@echo 'make test   run everything that CI runs'
+	@echo 'make site   build the website of the course in build/site from stored outputs; nothing is run, nothing is fetched'
 	@echo 'make setup  install all that these need into $(VENV), and stop there'
 	@echo
 	@echo 'PYTHON=python3.12   which Python (3.11 or newer) makes $(VENV)'
@@ -48,6 +50,14 @@ test: $(VENV)/.everything $(VENV)/.real-weights
 	@echo '== 5/5 ten exported functions broken one at a time; each must be noticed'
 	@$(BIN)/python tools/mutate.py --count 10 --seed $(SEED) --jobs $(JOBS)
 
+# From scratch, because pages of sources go stale otherwise. A warning is an error.
+site: $(VENV)/.site
+	@rm -rf build/site build/site-source
+	@$(BIN)/python site/prepare.py build/site-source
+	@$(BIN)/python -m sphinx -q -W --keep-going -j auto -c site build/site-source build/site
+	@$(BIN)/python tools/check_links.py build/site
+	@echo 'build/site/index.html: open it, or serve the folder: $(BIN)/python -m http.server -d build/site'
+
 # A stamp is touched last, so that an interrupted set-up starts again where it was.
 
 $(VENV)/.created:
@@ -67,6 +77,11 @@ $(VENV)/.library: $(VENV)/.created constraints.txt settings.ini setup.py
 $(VENV)/.everything: $(VENV)/.library
 	@echo 'set-up: lessons and tests'
 	@$(PIP) --no-build-isolation -e '.[lab,dev]'
+	@touch $@
+
+$(VENV)/.site: $(VENV)/.library
+	@echo 'set-up: what builds the website'
+	@$(PIP) --no-build-isolation -e '.[site]'
 	@touch $@
 
 # What needs these weights is skipped without them, so a failure stops nothing; the next set-up tries again.

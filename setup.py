@@ -11,6 +11,7 @@ settings = config["DEFAULT"]
 
 lab = settings["lab_requirements"].split()
 dev = settings["dev_requirements"].split()
+site = settings["site_requirements"].split()
 real_weights = settings["real_weights_requirements"].split()
 
 carried = {"transformer_course.results": ("experiments/results", "*.json"),     # records of long runs, which lessons show
@@ -35,7 +36,7 @@ setup(
     include_package_data=True,
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),
-    extras_require={"lab": lab, "dev": dev, "real-weights": real_weights},
+    extras_require={"lab": lab, "dev": dev, "site": site, "real-weights": real_weights},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Education",
