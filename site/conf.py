@@ -42,6 +42,6 @@ html_permalinks_icon = "#"
 html_theme_options = {
     "repository_url": ours["git_url"], "use_repository_button": True, "use_download_button": False,
     "use_fullscreen_button": False, "home_page_in_toc": False, "show_toc_level": 2, "show_navbar_depth": 1,
-    "max_navbar_depth": 3, "toc_title": "On this page",
+    "max_navbar_depth": 3, "navbar_persistent": [], "toc_title": "On this page",
 }
 copybutton_exclude = ".linenos, .gp"

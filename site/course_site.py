@@ -6,6 +6,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 
 import finish
 import words
@@ -154,6 +155,11 @@ def plain_docstring(app, what, name, obj, options, lines: list[str]) -> None:
         lines[i] = "".join(part if part.startswith("`") else re.sub(r"(\*|\||(?<=\w)_(?!\w))", r"\\\1", part) for part in parts)
 
 
+def only_definitions(app, what, name, obj, skip, options):
+    """A module's page lists functions and classes; a constant would show the docstring of its type."""
+    return True if what == "module" and not (isinstance(obj, type | FunctionType) or hasattr(obj, "__wrapped__")) else None
+
+
 def carry_launch_copies(app, config) -> None:
     """Notebooks to launch lie beside the sources, and are carried as they are."""
     if (Path(app.srcdir) / "extra").is_dir():
@@ -170,6 +176,7 @@ def setup(app):
     app.add_node(Source)
     app.add_role("source", source_role)
     app.add_html_math_renderer("katex", (lambda w, n: _formula(w, n, False), None), (lambda w, n: _formula(w, n, True), None))
+    app.connect("autodoc-skip-member", only_definitions)
     app.connect("config-inited", carry_launch_copies)
     app.connect("doctree-read", fold_checks)
     app.connect("doctree-resolved", link_texts, priority=900)

@@ -3,6 +3,7 @@
 Plain Python.
 """
 import re
+import shutil
 import struct
 from html import unescape
 from pathlib import Path
@@ -40,14 +41,22 @@ def with_sizes(html: str, folder: Path) -> str:
 
 def with_names(html: str) -> str:
     """A page whose buttons, scrolling boxes and drop-downs can be used by keyboard and named by a screen reader."""
-    html = re.sub(r'<button(?![^>]*aria-label)([^>]*\btitle="([^"]*)")', r'<button aria-label="\2"\1', html)
+    html = re.sub(r'(<button(?=[^>]*search-button-field)[^>]*?) aria-label="[^"]*"', r"\1", html)      # it says "Search" itself
+    html = re.sub(r'(<summary) aria-label="Toggle hidden content"', r"\1", html)                       # "Show the imports"
+    html = re.sub(r"(<a [^>]*>([^<]+)</a>\s*<details[^>]*>\s*<summary)>", r'\1 aria-label="Pages below \2">', html)
+    html = re.sub(r'<button(?![^>]*aria-label)(?![^>]*search-button-field)([^>]*\btitle="([^"]*)")', r'<button aria-label="\2"\1', html)
     html = re.sub(r"<pre(?![^>]*tabindex)", '<pre tabindex="0"', html)
     return re.sub(r'<div class="pst-scrollable-table-container"(?![^>]*tabindex)',
                   '<div class="pst-scrollable-table-container" tabindex="0"', html)
 
 
 def pages(folder: Path) -> None:
-    """Finish all pages below a folder."""
+    """Finish all pages below a folder, and take away what no page needs: sources, and templates of the theme."""
+    shutil.rmtree(folder / "_sources", ignore_errors=True)
+    shutil.rmtree(folder / "jupyter_execute", ignore_errors=True)
+    for template in folder.glob("_static/*webpack-macros.html"):
+        template.unlink()
+    (folder / "_static" / "katex.min.js").unlink(missing_ok=True)           # mathematics is set already
     for path in sorted(folder.rglob("*.html")):
         before = path.read_text(encoding="utf-8")
         after = with_names(with_sizes(before, path.parent))

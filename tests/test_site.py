@@ -12,6 +12,8 @@ import check_links
 import notebooks
 import pytest
 
+from transformer_course.checking.editions import places
+
 sys.path.insert(0, str(notebooks.ROOT / "site"))
 
 import finish  # noqa: E402
@@ -123,6 +125,15 @@ def test_launch_copies_install_the_package_first():
     assert "gh-pages/launch/lessons/20_attention.ipynb" in prepare.launch("20_attention", "lessons")["Colab"]
 
 
+def test_binder_opens_what_a_learner_gets():
+    """The folder `learning` that .binder/postBuild starts has a notebook of each name that a page leads to."""
+    there = set(places().values())
+    for path in notebooks.notebooks():
+        if path.name != "index.ipynb":
+            address = prepare.launch(path.stem, path.parent.relative_to(notebooks.NBS).as_posix())["Binder"]
+            assert address.partition("lab/tree/learning/")[2] in there, path
+
+
 # Words and works
 
 def test_words_are_found_in_their_forms():
@@ -195,6 +206,14 @@ def test_pictures_know_their_size(tmp_path):
     page = finish.with_sizes('<img alt="" src="a.svg"/><img src="b.png"><img src="https://x.org/c.png">', tmp_path)
     assert page == ('<img width="480" height="172" alt="" src="a.svg"/><img width="640" height="480" src="b.png">'
                     '<img src="https://x.org/c.png">')
+
+
+def test_what_the_theme_leaves_without_a_name_gets_one():
+    page = finish.with_names('<li><a class="reference" href="x.html">14 additive</a><details><summary><i></i></summary></details>'
+                             '<summary aria-label="Toggle hidden content"><p>Show</p></summary><pre>x</pre>'
+                             '<button class="btn search-button-field" aria-label="Search">Search</button><button title="Light"><i></i></button>')
+    assert '<summary aria-label="Pages below 14 additive"><i>' in page and "<summary><p>Show" in page and '<pre tabindex="0">' in page
+    assert '<button class="btn search-button-field">' in page and '<button aria-label="Light" title="Light">' in page
 
 
 @pytest.mark.skipif(not all(map(importlib.util.find_spec, ("sphinx", "myst_nb", "sphinx_book_theme", "quickjs"))),

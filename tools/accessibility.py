@@ -69,7 +69,7 @@ def main() -> int:
     options.add_argument("axe", type=Path)
     options.add_argument("--screenshots", type=Path)
     options.add_argument("pages", nargs="*", default=PAGES)
-    given = options.parse_args()
+    given = options.parse_intermixed_args()
     from playwright.sync_api import sync_playwright
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
     axe, problems, looked = given.axe.read_text(encoding="utf-8"), 0, 0
