@@ -132,7 +132,7 @@ def link_texts(app, doctree, docname: str) -> None:
                  for start, end, plain, second in words.citations(text) if (key := words.work(known, plain, second, lesson))]
         if expression:
             for match in expression.finditer(text):
-                word = words.word_of(match[0], of)
+                word = words.word_of(match[0], of, lesson if docname.startswith("lessons/") else "")
                 if word and word.anchor not in used and not any(start < match.end() and match.start() < end for start, end, _ in found):
                     used.add(word.anchor)
                     meaning = re.sub(r"[*`$\\]", "", word.meaning)

@@ -429,7 +429,7 @@ def main(folder: Path, only: list[str]) -> None:
             key = words.work(known, key, second, number)
             if key and (number, place.with_suffix("").as_posix()) not in cited.setdefault(key, []):
                 cited[key].append((number, place.with_suffix("").as_posix()))
-        if only and not number.startswith(tuple(only)):
+        if only and not path.stem.removeprefix("ex").startswith(tuple(only)):
             continue
         for root, made in ((folder, page(path, exercises)), (folder / "extra" / "launch", launch_copy(nb, "exercises" in place.parts))):
             (root / place).parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,8 @@ NAME = r"[A-ZÀ-ÖØ-Þ][\w'’-]+"
 CITATION = re.compile(rf"({NAME})((?:, {NAME})*,? (?:&|and) {NAME}| et al\.)?,? \(?((?:19|20)\d\d)[a-z]?\b"
                       r"((?:(?:,| and|, and) (?:19|20)\d\d\b)*)")
 
+EVERYDAY = {"cell", "lure", "oracle", "prefix", "record"}     # also said of other things: linked only in the lessons of their row
+
 
 @dataclass(frozen=True)
 class Word:
@@ -54,10 +56,11 @@ def pattern(words: list[Word]) -> tuple[re.Pattern, dict[str, Word]]:
     return re.compile(rf"(?<![\w-])(?:{'|'.join(map(as_pattern, forms))})(?![\w-])"), of
 
 
-def word_of(found: str, of: dict[str, Word]) -> Word | None:
-    """The word that a match of `pattern` means."""
+def word_of(found: str, of: dict[str, Word], lesson: str = "") -> Word | None:
+    """The word that a match of `pattern` means in a lesson; None for an everyday word of another lesson."""
     low = found.lower()
-    return next((of[form] for form in (low, low.removesuffix("s"), low.removesuffix("es")) if form in of), None)
+    word = next((of[form] for form in (low, low.removesuffix("s"), low.removesuffix("es")) if form in of), None)
+    return None if word and EVERYDAY & set(word.forms) and lesson not in word.lessons else word
 
 
 def bibliography(path: Path) -> dict[str, dict[str, str]]:

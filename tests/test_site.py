@@ -144,6 +144,11 @@ def test_words_are_found_in_their_forms():
     assert found == [("Alignment error rates", "alignment"), ("AER", "alignment"), ("Keys", "query,"), ("errors", "error")]
 
 
+def test_an_everyday_word_is_a_word_of_the_glossary_in_its_lessons_only():
+    expression, of = words.pattern([words.Word("cell", "", ("10",))])
+    assert words.word_of("Cells", of, "10") is not None and words.word_of("cell", of, "20") is None
+
+
 @pytest.mark.parametrize("text, keys", [
     ("[Bahdanau et al. 2015, §3.2]", ["bahdanau2015"]), ("Radford et al. 2018 and 2019", ["radford2018", "radford2019"]),
     ("Luong, Pham & Manning 2015", ["luong2015"]), ("Popović 2015", ["popovic2015"]), ("Holtzman et al. (2020)", ["holtzman2020"]),
