@@ -16,12 +16,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraint
        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope -p no:cacheprovider
 
-.PHONY: help demo lab test setup
+.PHONY: help demo lab test setup slides
 
 help:
 	@echo 'make demo   train three small translators on micro-Hindi, compare them on held-out sentences, draw the alignment'
 	@echo 'make lab    open the lessons in JupyterLab'
 	@echo 'make test   run everything that CI runs'
+	@echo 'make slides slides of every lesson in build/slides, to be shown without a network (needs npm once)'
 	@echo 'make setup  install all that these need into $(VENV), and stop there'
 	@echo
 	@echo 'PYTHON=python3.12   which Python (3.11 or newer) makes $(VENV)'
@@ -35,6 +36,9 @@ lab: $(VENV)/.everything
 	@$(BIN)/python -m jupyter lab nbs
 
 setup: $(VENV)/.everything $(VENV)/.real-weights
+
+slides: $(VENV)/.everything
+	@$(BIN)/python tools/slides.py
 
 test: $(VENV)/.everything $(VENV)/.real-weights
 	@echo '== 1/5 notebooks and package in step'
