@@ -3,6 +3,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +27,20 @@ def test_the_page_does_what_it_says(page, root, tmp_path):
         shutil.copy(root / "examples" / "serve.py", tmp_path)
     output = howto.run(page, tmp_path, Path(sys.executable).parent)
     assert all(part in output for part in SHOWS[page.stem]), output
+    if page.stem == "serving":
+        server = int((tmp_path / "server.pid").read_text())
+        assert ended(server), "the page leaves its server running"
+
+
+def ended(pid: int, seconds: float = 30) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def test_the_index_has_every_page(root):
