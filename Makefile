@@ -17,13 +17,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraint
        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadscope -p no:cacheprovider
 
-.PHONY: help demo lab test setup site
+.PHONY: help demo lab test setup slides site
 
 help:
 	@echo 'make demo   train three small translators on micro-Hindi, compare them on held-out sentences, draw the alignment'
 	@echo 'make lab    open the lessons in JupyterLab'
 	@echo 'make test   run everything that CI runs'
 	@echo 'make site   build the website of the course in build/site from stored outputs; nothing is run, nothing is fetched'
+	@echo 'make slides slides of every lesson in build/slides, to be shown without a network (needs npm once)'
 	@echo 'make setup  install all that these need into $(VENV), and stop there'
 	@echo
 	@echo 'PYTHON=python3.12   which Python (3.11 or newer) makes $(VENV)'
@@ -38,11 +39,14 @@ lab: $(VENV)/.everything
 
 setup: $(VENV)/.everything $(VENV)/.real-weights
 
+slides: $(VENV)/.everything
+	@$(BIN)/python tools/slides.py
+
 test: $(VENV)/.everything $(VENV)/.real-weights
 	@echo '== 1/5 notebooks and package in step'
 	@$(BIN)/python tools/notebooks.py check
 	@echo '== 2/5 notebooks, stored outputs compared'
-	@TQDM_DISABLE=1 $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout 300 nbs
+	@TQDM_DISABLE=1 $(PYTEST) -p tools.forked_kernels --nbval --nbval-current-env --nbval-cell-timeout 300 nbs
 	@echo '== 3/5 tests, the wheel in a clean environment among them'
 	@$(PYTEST) tests
 	@echo '== 4/5 exercises: solutions pass, mistakes get their names'

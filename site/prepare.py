@@ -24,9 +24,9 @@ import words  # noqa: E402
 from transformer_course.checking.exercise_notebooks import without_solution  # noqa: E402
 
 NBS = ROOT / "nbs"
-PAGES = {"docs/using.md": "using", "docs/several_machines.md": "several_machines", "docs/teaching.md": "teaching",
-         "docs/results.md": "results", "CONTRIBUTING.md": "contributing", "CHANGELOG.md": "changelog",
-         "nbs/index.ipynb": "index", "README.md": "index"}
+DOCUMENTS = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").with_suffix("").as_posix().replace("README", "index")
+             for path in sorted((ROOT / "docs").rglob("*.md"))}             # such as docs/howto/README.md: howto/index
+PAGES = {**DOCUMENTS, "CONTRIBUTING.md": "contributing", "CHANGELOG.md": "changelog", "nbs/index.ipynb": "index", "README.md": "index"}
 LINK = re.compile(r"(\]\()(<?)([^)\s#>]*)(#[^)\s>]*)?(>?)((?: \"[^\"]*\")?\))")
 MAP_ROW = re.compile(r"^\| (?:(\S+) \| )?\[([^]]+)\]\(((?:lessons|library)/[\w/]+\.ipynb)\) \| (.+) \|$")
 
@@ -331,9 +331,12 @@ def front_page() -> str:
               "and [the notebooks that no learner needs](library/index.md).", ""]
     for name, (_, lessons) in course.items():
         lines += [toctree(name, [f"{text} <{place}>" for text, place, _ in lessons]), ""]
-    lines += [toctree("For the learner", ["letters", "words", "results", "references"]), "",
-              toctree("The library", ["using", "several_machines", "api/index", "library/index"]), "",
-              toctree("Teach and contribute", ["teaching", "contributing", "changelog"]), ""]
+    learner, engineer = ["letters", "words", "results", "references"], ["using", "several_machines"]
+    folders = [name for name in DOCUMENTS.values() if name.endswith("/index")]
+    others = [name for name in DOCUMENTS.values() if "/" not in name and name not in [*learner, *engineer, "teaching"]]
+    lines += [toctree("For the learner", learner), "",
+              toctree("The library", [*engineer, *folders, "api/index", "library/index"]), "",
+              toctree("Teach and contribute", ["teaching", *others, "contributing", "changelog"]), ""]
     return "\n".join(lines)
 
 
@@ -438,6 +441,9 @@ def main(folder: Path, only: list[str]) -> None:
             "references.md": references_page(cited)}
     made |= {f"{name}.md": relinked((ROOT / source).read_text(encoding="utf-8"), source, name)
              for source, name in PAGES.items() if name != "index"}
+    for name in [name for name in DOCUMENTS.values() if name.endswith("/index")]:                # below it, the others of its folder
+        beside = [f"/{other}" for other in DOCUMENTS.values() if other != name and posixpath.dirname(other) == posixpath.dirname(name)]
+        made[f"{name}.md"] += "\n\n" + toctree("", beside) + "\n"
     made |= {f"api/{name}": text for name, text in api_pages().items() if not only or name.startswith(("index", "models.a"))}
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

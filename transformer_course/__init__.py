@@ -1,5 +1,5 @@
 """How sequence models became the Transformer: a course whose notebooks are the library."""
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["Encoder", "Translator", "Writer", "load"]
 
 _HOMES = {"Encoder": "pipelines.encoder", "Translator": "pipelines.translator", "Writer": "pipelines.writer", "load": "pipelines.loading"}

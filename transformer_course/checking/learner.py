@@ -20,7 +20,7 @@ from .comparison import Shown, kind_name
 from .diagnosis import diagnose
 from .editions import with_next_step
 from .exercise_notebooks import (
-    BEGIN, END, Exercise, all_exercises, gradient_flows, prepared)
+    BEGIN, END, Exercise, all_exercises, gradient_flows, is_sealed, prepared)
 from .progress_file import note
 from .reports import Progress, Report
 
@@ -151,6 +151,8 @@ def hint(n: object = 1, which: object = None) -> Shown:
 def solution(which: object = None, lines: int = 1) -> Shown:
     """The solution of the exercise checked last, or of the one named: some more lines at each call."""
     exercise = _exercise_meant(which)
+    if is_sealed():
+        return Shown("This edition does not show solutions. hint() helps, and your teacher has them.")
     written = exercise.source.split("\n")
     source = [line for line in written if line.strip() not in (BEGIN, END)]
     first = next(i for i, line in enumerate(written) if line.strip() == BEGIN)

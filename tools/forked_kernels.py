@@ -1,0 +1,131 @@
+"""A pytest plugin that starts each notebook's kernel as a fork of a process that has imported PyTorch already.
+
+    python -m pytest -p tools.forked_kernels --nbval --nbval-current-env nbs
+
+A kernel begins with seconds of imports, and there are some hundred notebooks. Here one parent for each test process
+imports what nearly all of them need, and every kernel is a fork of that parent: a process of its own, with its own
+memory, that no other notebook can touch. Where there is no fork (Windows) or where it is not safe (macOS), kernels
+start as usual.
+"""
+import array
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+CAN_FORK = sys.platform.startswith("linux")
+ALREADY = "torch", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython"
+_parents = []                                           # at most one for each test process
+
+
+# In the parent of the kernels
+
+def serve(requests):
+    """Fork a kernel for each request (arguments, environment, folder, and one file for its errors); say its process id."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)       # a kernel that ends leaves no zombie
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"          # as a kernel sets it
+    for name in ALREADY:
+        __import__(name)
+    while True:
+        message, files, *_ = socket.recv_fds(requests, 1 << 20, 1)
+        if not message:
+            return                                      # the tests have ended
+        order = json.loads(message)
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)
+            requests.close()
+            run_kernel(order, *files)
+        for file in files:
+            os.close(file)
+        os.setpgid(child, child)                        # a manager ends a kernel by its group, which must not be ours
+        requests.sendall(array.array("q", [child]).tobytes())
+
+
+def run_kernel(order, errors):
+    """Become the kernel of one notebook; never returns."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.dup2(errors, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.path[0] = ""                                    # the notebook's folder, as for `python -m ipykernel_launcher`
+    end_with = f"--IPKernelApp.parent_handle={os.getppid()}"        # if the tests are killed, so are their kernels
+    sys.argv = ["ipykernel_launcher.py", *order["arguments"], end_with]
+    IPKernelApp.launch_instance()
+    os._exit(0)
+
+
+# In the process of the tests
+
+class Fork:
+    """A forked kernel, with those methods of `subprocess.Popen` that a kernel's manager calls."""
+
+    def __init__(self, pid):
+        self.pid, self.returncode = pid, None
+        self.stdin = self.stdout = self.stderr = None
+
+    def poll(self):
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            self.returncode = 0
+        return self.returncode
+
+    def wait(self, timeout=None):
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("kernel", timeout)
+            time.sleep(0.02)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def parent():
+    """The socket of this process's parent of kernels, which starts at the first call."""
+    if not _parents:
+        ours, theirs = socket.socketpair()
+        code = f"import socket, sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); " \
+               f"import forked_kernels; forked_kernels.serve(socket.socket(fileno={theirs.fileno()}))"
+        subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        _parents.append(ours)
+    return _parents[0]
+
+
+def forked(command, **how):
+    """What `jupyter_client.launcher.launch_kernel` does, by a fork."""
+    arguments = command[command.index("ipykernel_launcher") + 1:]
+    order = {"arguments": arguments, "cwd": str(how.get("cwd") or os.getcwd()), "env": dict(how.get("env") or os.environ)}
+    errors = os.open(os.devnull, os.O_WRONLY)
+    try:
+        socket.send_fds(parent(), [json.dumps(order).encode()], [errors])
+    finally:
+        os.close(errors)
+    answer = parent().recv(8)
+    if len(answer) < 8:
+        raise RuntimeError("the parent of the kernels has ended")
+    return Fork(array.array("q", answer)[0])
+
+
+def pytest_configure():
+    if CAN_FORK:
+        from jupyter_client.provisioning import local_provisioner
+
+        local_provisioner.launch_kernel = forked
