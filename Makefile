@@ -56,9 +56,9 @@ test: $(VENV)/.everything $(VENV)/.real-weights
 
 # From scratch, because pages of sources go stale otherwise. A warning is an error.
 site: $(VENV)/.site
-	@rm -rf build/site build/site-source
+	@rm -rf build/site build/site-source build/site-doctrees
 	@$(BIN)/python site/prepare.py build/site-source
-	@$(BIN)/python -m sphinx -q -W --keep-going -j auto -c site build/site-source build/site
+	@$(BIN)/python -m sphinx -q -W --keep-going -j auto -c site -d build/site-doctrees build/site-source build/site
 	@$(BIN)/python tools/check_links.py build/site
 	@echo 'build/site/index.html: open it, or serve the folder: $(BIN)/python -m http.server -d build/site'
 

@@ -160,6 +160,14 @@ def only_definitions(app, what, name, obj, skip, options):
     return True if what == "module" and not (isinstance(obj, type | FunctionType) or hasattr(obj, "__wrapped__")) else None
 
 
+def forget_modules_without_source(app) -> list:
+    """The index of sources would link modules that are written in C, such as `builtins`."""
+    modules = getattr(app.env, "_viewcode_modules", {})
+    for name in [name for name, entry in modules.items() if not entry]:
+        del modules[name]
+    return []                                           # no page is added
+
+
 def carry_launch_copies(app, config) -> None:
     """Notebooks to launch lie beside the sources, and are carried as they are."""
     if (Path(app.srcdir) / "extra").is_dir():
@@ -181,5 +189,6 @@ def setup(app):
     app.connect("doctree-read", fold_checks)
     app.connect("doctree-resolved", link_texts, priority=900)
     app.connect("autodoc-process-docstring", plain_docstring, priority=100)
+    app.connect("html-collect-pages", forget_modules_without_source, priority=100)
     app.connect("build-finished", finish_pages, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
