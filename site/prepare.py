@@ -383,10 +383,10 @@ def words_page() -> str:
 
 
 def references_page(cited: dict[str, list[tuple[str, str]]]) -> str:
-    """The bibliography; each work says where it is cited. `cited` is key -> (text of a link, place) of pages."""
+    """The works that are cited, and where: `cited` is key -> (text of a link, place) of each notebook that cites it."""
     lines = ["# References", "", "Works that the lessons, the library's notebooks and its docstrings cite.", ""]
     found = words.bibliography(Path(__file__).parent / "references.bib")
-    for key in sorted(found, key=lambda key: (words.key_of(found[key]["author"].split(",")[0], ""), found[key]["year"])):
+    for key in sorted(found.keys() & cited.keys(), key=lambda key: (words.key_of(found[key]["author"].split(",")[0], ""), found[key]["year"])):
         entry = found[key]
         title = f"[{entry['title']}]({entry['url']})" if "url" in entry else f"*{entry['title']}*"
         where = ", ".join(f"[{text}](/{place}.ipynb)" for text, place in cited.get(key, []))
@@ -437,6 +437,11 @@ def main(folder: Path, only: list[str]) -> None:
         for root, made in ((folder, page(path, exercises)), (folder / "extra" / "launch", launch_copy(nb, "exercises" in place.parts))):
             (root / place).parent.mkdir(parents=True, exist_ok=True)
             (root / place).write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
+    for source in PAGES:
+        if source.endswith(".md"):
+            for _, _, key, second in words.citations((ROOT / source).read_text(encoding="utf-8")):
+                if key := words.work(known, key, second, ""):
+                    cited.setdefault(key, [])
     made = {"index.md": front_page(), "library/index.md": library_page(), "letters.ipynb": letters_page(), "words.md": words_page(),
             "references.md": references_page(cited)}
     made |= {f"{name}.md": relinked((ROOT / source).read_text(encoding="utf-8"), source, name)

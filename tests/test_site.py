@@ -179,6 +179,12 @@ def test_the_bibliography_is_complete():
     assert missing == {}, "add these works to site/references.bib"
 
 
+def test_the_page_of_references_has_what_is_cited():
+    page = prepare.references_page({"vaswani2017": [("20", "lessons/20_attention")], "zhang2019-sennrich": []})
+    assert "(ref-vaswani2017)=" in page and "Cited in [20](/lessons/20_attention.ipynb)" in page
+    assert "(ref-zhang2019-sennrich)=" in page and "bahdanau2015" not in page
+
+
 def test_every_word_of_the_glossary_has_an_anchor_of_its_own():
     rows = words.glossary(notebooks.NBS / "index.ipynb")
     assert len(rows) > 100 and len({row.anchor for row in rows}) == len(rows)
