@@ -123,12 +123,12 @@ const bars = (root, names, shares, gold) => root.querySelectorAll(".read b").for
 });
 const link = (root, d, rows, asker) => {                  // the asker's lines and bars, or the lines of all
     const line = (t, s, how) => `<line x2="100" y1="${ROW * (t + .5)}" y2="${ROW * (s + .5)}" ${how}/>`;
-    const gold = d.gold.filter(([s, t]) => t == asker).map(([s]) => s);
+    const gold = d.gold.filter(([s, t]) => asker < 0 || t == asker);
     const drawn = (t, w) => w >= .02 && (asker < 0 || asker == t);
     root.querySelector("svg").innerHTML = rows.flatMap((row, t) => row.map((w, s) => !drawn(t, w) ? "" :
         line(t, s, `stroke-width="${1 + 6 * w}" stroke-opacity="${.12 + .88 * w}"`))).join("") +
-        gold.map(s => line(asker, s, 'class="gold" stroke-width="2"')).join("");
-    bars(root, d.columns, rows[asker], gold);
+        gold.map(([s, t]) => line(t, s, 'class="gold" stroke-width="1.5"')).join("");
+    bars(root, d.columns, rows[asker], asker < 0 ? [] : gold.map(([s]) => s));
 };
 const strongest = (names, row) => row.map((w, s) => [w, s]).sort((a, b) => b[0] - a[0]).slice(0, 3)
     .map(([w, s]) => `${names[s]} ${w.toFixed(2)}`).join(", ");
