@@ -127,7 +127,7 @@ const link = (root, d, rows, asker) => {                  // the asker's lines a
     const drawn = (t, w) => w >= .02 && (asker < 0 || asker == t);
     root.querySelector("svg").innerHTML = rows.flatMap((row, t) => row.map((w, s) => !drawn(t, w) ? "" :
         line(t, s, `stroke-width="${1 + 6 * w}" stroke-opacity="${.12 + .88 * w}"`))).join("") +
-        gold.map(([s, t]) => line(t, s, 'class="gold" stroke-width="1.5"')).join("");
+        gold.map(([s, t]) => line(t, s, 'class="gold" stroke-width="2.5"')).join("");
     bars(root, d.columns, rows[asker], asker < 0 ? [] : gold.map(([s]) => s));
 };
 const strongest = (names, row) => row.map((w, s) => [w, s]).sort((a, b) => b[0] - a[0]).slice(0, 3)
@@ -286,10 +286,11 @@ const tree = (d, now) => {
     const shown = [...d.nodes.keys()].filter(i => d.nodes[i].at <= now);
     const alive = shown.filter(i => d.nodes[i].at == now || d.nodes[i].end).flatMap(before);
     return shown.map(i => {
-        const node = d.nodes[i], [x, y] = at(node), [px, py] = at(d.nodes[node.parent] ?? {at: -9, rank: 0});
+        const node = d.nodes[i], [x, y] = at(node), [px, py] = at(d.nodes[node.parent] ?? node);
         const kind = best.includes(i) ? "best" : alive.includes(i) ? "" : "off";
         const how = `class="${kind} ${node.at == now ? "new" : ""}" x="${x}"`;
-        return `<path d="M${px + 84} ${py} C${x - 14} ${py} ${px + 96} ${y} ${x - 4} ${y}" ${how}/>
+        return `<path d="M${px + 84} ${py} C${x - 14} ${py} ${px + 96} ${y} ${x - 4} ${y}" ${how}
+            ${px < x ? "" : "hidden"}/>
             <text y="${y}" ${how}>${safe(node.word)}</text>
             <text y="${y + 14}" ${how}>${node.score.toFixed(2)}</text>`;
     }).join("");
