@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_course.drawing.explorer import Frame, attention_explorer, steps_explorer, still_links, still_tree
+from transformer_course.drawing.explorer import attention_explorer, still_links
 from transformer_course.drawing.legibility import problems
 from transformer_course.drawing.sliders import clock_slider, temperature_slider
+from transformer_course.drawing.steps import Frame, steps_explorer, still_tree
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 ENGLISH = ["the", "queen & <king>", "saw", "it", "<eos>"]                           # S = 5
