@@ -269,6 +269,8 @@ def test_one_map_has_no_strip_and_two_pictures_do_not_meet(opened):
     page.locator(".asks").nth(1).locator("button").nth(2).hover()
     assert ": use →" in status(page, 1) and "choose a word" in status(page, 0) and "Step 1 of 4" in status(page, 2)
     assert page.locator("details").count() == 3
+    parts = page.locator("button, input, summary, [tabindex]")
+    assert parts.count() == page.locator("[data-lm-suppress-shortcuts=true]").count() == 2 * (6 + 4) + 3 + 3 + 1
 
 
 def test_steps_by_buttons_and_by_keys(opened):

@@ -47,7 +47,7 @@ def live(kind: str, title: str, content: dict, still: Drawing, table: str, scrip
     picture = base64.b64encode(still._repr_png_()).decode()
     numbers = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return Live(title, f"""<div class="course-live" data-kind="{kind}" style="{colours}"
- data-lm-suppress-shortcuts="true" role="group" aria-label="{escape(title)}">
+ role="group" aria-label="{escape(title)}">
 <div class="still"><img alt="{escape(still.title)}" src="data:image/png;base64,{picture}">{table}</div>
 <script type="application/json">{numbers}</script>
 <style>{STYLE}</style>
@@ -145,6 +145,8 @@ MOUNT = """
         <div class="still">${tables}</div></details>`;
     root.mounted = true;
     KIND(root.firstElementChild, JSON.parse(numbers.textContent));
+    root.querySelectorAll("button, input, summary, .tree").forEach(part =>       // from the keys of Jupyter
+        part.setAttribute("data-lm-suppress-shortcuts", "true"));
 });
 """
 
