@@ -21,7 +21,7 @@ from .caches import KeyValue, KeyValueCache
 from .functional import check_devices, check_sizes, dropout as drop
 from ..protocols import AttentionPattern, Cache, PositionsInAttention
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-41
+# %% ../../nbs/lessons/20_attention.ipynb #cell-43
 def plain_attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -68,7 +68,7 @@ def _may_have_empty_rows(mask: Tensor) -> bool:
     "Whether some row may allow no key. On a GPU (it would have to wait) and in a compiler: always yes."
     return mask.device.type != "cpu" or torch.compiler.is_compiling() or not mask.any(-1).all()
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-42
+# %% ../../nbs/lessons/20_attention.ipynb #cell-44
 def attention(
     query: Tensor,                # (..., T, K)
     key: Tensor,                  # (..., S, K)
@@ -112,7 +112,7 @@ def attention(
     output, weights = plain_attention(query, key, value, mask, bias, dropout)
     return output, weights if need_weights else None
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-46
+# %% ../../nbs/lessons/20_attention.ipynb #cell-48
 class MultiHeadAttention(nn.Module):
     """Several heads attend, each in a subspace of its own [Vaswani et al. 2017, §3.2.2].
 
@@ -215,7 +215,7 @@ class MultiHeadAttention(nn.Module):
                                         need_weights=need_weights)                # (B, H, T, K)
         return self.out_proj(answers.transpose(1, 2).flatten(2)), weights
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-50
+# %% ../../nbs/lessons/20_attention.ipynb #cell-52
 class SelfAttention(nn.Module):
     """A sequence that attends to itself, in one pass or continuing from a cache.
 
@@ -257,7 +257,7 @@ class SelfAttention(nn.Module):
             key, value = cache.append(key, value)                                   # (B, H, S, K) each
         return self.heads.attend(query, key, value, mask, bias=bias, need_weights=need_weights)
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-51
+# %% ../../nbs/lessons/20_attention.ipynb #cell-53
 class CrossAttention(nn.Module):
     """A sequence that attends to another one, the source.
 
@@ -289,7 +289,7 @@ class CrossAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:   # (B, T, D), weights (B, H, T, S) or None
         return self.heads.attend(self.heads.project_query(x), *source, mask, need_weights=need_weights)
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-53
+# %% ../../nbs/lessons/20_attention.ipynb #cell-55
 @contextmanager
 def attention_weights(
     model: nn.Module,
@@ -332,7 +332,7 @@ def _ask_for_weights(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tupl
 def _keep_weights(weights: dict, name: str, module: nn.Module, args: tuple, result: tuple) -> None:
     weights[name] = result[1]
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-56
+# %% ../../nbs/lessons/20_attention.ipynb #cell-58
 class Dense:
     """The pattern in which every query may read every key that the mask allows."""
 
@@ -344,7 +344,7 @@ class Dense:
         "An empty cache for a sentence that is read word by word."
         return KeyValueCache()
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-57
+# %% ../../nbs/lessons/20_attention.ipynb #cell-59
 LARGE = 256 * 256   # weights of one head above which the fused kernel is faster on a CPU
 
 
@@ -382,7 +382,7 @@ def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
     exporting = getattr(torch.compiler, "is_exporting", lambda: False)()   # missing in PyTorch before 2.7
     return exporting or (query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= LARGE)
 
-# %% ../../nbs/lessons/20_attention.ipynb #cell-58
+# %% ../../nbs/lessons/20_attention.ipynb #cell-60
 def _split_rows(linear: nn.Linear, n: int) -> Iterator[nn.Linear]:
     "Its first n outputs, and the others, each as a map of its own; no new random numbers are drawn."
     for rows in (slice(n), slice(n, None)):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Translator']
 
-# %% ../../nbs/lessons/25_translation.ipynb #cell-31
+# %% ../../nbs/lessons/25_translation.ipynb #cell-33
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from .decoding import (
     KeptDecoder, rows_or_reasons, scored_rows, source_row, source_rows, translate, unknown_words)
 from ..published.tokenizers import GivenTokenizer
 
-# %% ../../nbs/lessons/25_translation.ipynb #cell-32
+# %% ../../nbs/lessons/25_translation.ipynb #cell-34
 class Translator(Trained, library_name="transformer-course", tags=["translation"]):
     """A trained model with its tokenizer and what is known of them, of this library or a published one.
 
@@ -299,7 +299,7 @@ class Translator(Trained, library_name="transformer-course", tags=["translation"
             translator.config["prefix"] = prefix
         return translator
 
-# %% ../../nbs/lessons/25_translation.ipynb #cell-34
+# %% ../../nbs/lessons/25_translation.ipynb #cell-36
 def _place(config: dict, layer: int | None, head: int | None) -> tuple[int | None, int | None]:
     "The layer and head that are asked for, or those that were chosen on valid."
     return config.get("alignment", (None, None)) if layer is None and head is None else (layer, head)
