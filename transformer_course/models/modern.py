@@ -28,7 +28,7 @@ from ..protocols import AttentionPattern
 
 # %% ../../nbs/lessons/35_todays_block.ipynb #cell-3
 class GroupedAttention(nn.Module):
-    """H query heads in G groups; the heads of a group share one key and one value [Ainslie et al. 2023, §2.2].
+    """H query heads in G groups; the heads of a group share key and value [Ainslie et al. 2023, §2.2].
 
     G = H is the attention of 2017, G = 1 is multi-query attention [Shazeer 2019]. `SelfAttention` takes it in
     place of `MultiHeadAttention`. Its cache keeps G heads, and not H.
@@ -236,7 +236,7 @@ def speeds(
     """
     if d_head % 2:
         raise ValueError(f"speeds: d_head must be even, not {d_head}")
-    turns = base ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+    turns = base ** (-torch.arange(0, d_head, 2, dtype=torch.float64, device="cpu") / d_head)
     if scaling is None:
         return turns
     kind = _checked_scaling(scaling)
@@ -271,24 +271,32 @@ class Clocks(nn.Module):
 
     Parameters
     ----------
-    turns : Tensor
-        (K / 2,) radians a position
-    ready : int, default 1024
-        positions computed beforehand
+    d_head : int
+        K, even
+    base : float, default 10000.0
+    scaling : dict | None, default None
+        see `speeds`
+    max_len : int, default 2048
+        positions computed beforehand; later ones are computed when needed
     """
 
     def __init__(
         self,
-        turns: Tensor,           # (K / 2,) radians a position
-        ready: int = 1024,       # positions computed beforehand
+        d_head: int,                   # K, even
+        base: float = 10000.0,
+        scaling: dict | None = None,   # see `speeds`
+        max_len: int = 2048,           # positions computed beforehand; later ones are computed when needed
     ):
         super().__init__()
-        self.turns = turns.tolist()                  # no buffer: it must not be rounded to a model's dtype
-        self.register_buffer("table", self._codes(torch.arange(ready)), persistent=False)
+        self.base, self.scaling, self.max_len = base, scaling, max_len
+        self.turns = speeds(d_head, base, scaling).tolist()    # no buffer: a model's dtype must not round it
+        self.register_buffer("table", self._codes(torch.arange(min(max_len, 2048))), persistent=False)
 
     def _codes(self, positions: Tensor) -> Tensor:                              # (T,) -> (T, K)
-        angles = positions[:, None].double().cpu() * torch.tensor(self.turns, dtype=torch.float64, device="cpu")
-        return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float().to(positions.device)
+        exact = torch.float32 if positions.device.type == "mps" else torch.float64      # Apple has no float64
+        turns = torch.tensor(self.turns, dtype=exact, device=positions.device)
+        angles = positions[:, None].to(exact) * turns                           # (T, K / 2)
+        return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float()
 
     def forward(self, start: int, length: int) -> Tensor:
         "Codes of positions start … start + length - 1: (length, K)."
@@ -301,8 +309,8 @@ class Clocks(nn.Module):
 class ModernLM(LanguageModel):
     """A language model with the block of Llama, Qwen2 and Mistral, made from sizes; no padding in its texts.
 
-    Each change since GPT-2 has a switch of its own. With `norm="layer", gated=False, rotary=False, n_groups=H,
-    bias=True` it is GPT-2's block. Raises ValueError if the sizes do not fit one another.
+    Each change since GPT-2 has a switch of its own. With `norm="layer", gated=False, rotary=False,
+    n_groups=H, bias=True` it is GPT-2's block. Raises ValueError if the sizes do not fit one another.
 
     Parameters
     ----------
@@ -345,7 +353,7 @@ class ModernLM(LanguageModel):
     tied : bool, default True
         output = embedding
     max_len : int, default 512
-        longest text, without rotary positions
+        longest text; rotary positions go on behind it
     pad_id : int, default PAD
     bos_id : int, default BOS
     eos_id : int, default EOS
@@ -373,7 +381,7 @@ class ModernLM(LanguageModel):
         dropout: float = 0.0,           # on embeddings and sublayer outputs
         attention_dropout: float = 0.0,
         tied: bool = True,              # output = embedding
-        max_len: int = 512,             # longest text, without rotary positions
+        max_len: int = 512,             # longest text; rotary positions go on behind it
         pad_id: int = PAD,
         bos_id: int = BOS,
         eos_id: int = EOS,
@@ -385,15 +393,16 @@ class ModernLM(LanguageModel):
         check_sizes("ModernLM", vocab_size=vocab_size, n_layers=n_layers, d_ff=d_ff, max_len=max_len)
         check_ids("ModernLM", vocab_size, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
         table = embedding_table(vocab_size, d_model)
-        clocks = Clocks(speeds(d_model // n_heads if d_head is None else d_head, base, scaling)) if rotary else None
+        width = d_model // n_heads if d_head is None else d_head
+        clocks = Clocks(width, base, scaling, max_len) if rotary else None
 
         def new_norm():
             return nn.RMSNorm(d_model, eps=eps) if norm == "rms" else nn.LayerNorm(d_model, eps=eps)
 
         def layer():
-            heads = GroupedAttention(d_model, n_heads, n_groups, d_head, bias if qkv_bias is None else qkv_bias,
-                                     bias, eps if qk_norm else None, attention_dropout,
-                                     None if window is None else Window(window))
+            heads = GroupedAttention(
+                d_model, n_heads, n_groups, d_head, bias if qkv_bias is None else qkv_bias, bias,
+                eps if qk_norm else None, attention_dropout, None if window is None else Window(window))
             around = SelfAttention(heads, rotary_by(clocks, heads.d_head) if rotary else None)
             thinking = (GatedFeedForward(d_model, d_ff, F.silu) if gated
                         else FeedForward(d_model, d_ff, activation=F.gelu, bias=bias))
