@@ -3,12 +3,12 @@
     python experiments/todays_block.py --seeds 1 2 3
 
 All models read characters of tinyshakespeare (`transformer-course data fetch tinyshakespeare`, or TRANSFORMER_COURSE_DATA) in segments
-of 64, and have three layers of width 64 with 8 heads. "GPT-2" has LayerNorm, GELU, a trained vector for each position, a key and a value for
+of 48, and have two layers of width 48 with 8 heads. "GPT-2" has LayerNorm, GELU, a trained vector for each position, a key and a value for
 each head, biases, and no norm of queries and keys. Each of the next six models differs from it in one of these; "all" differs in all six. The
 width of the feed-forward network makes up for what a change adds or saves, so all have about as many parameters as "GPT-2".
 
 Each model's rate is searched on valid with seed 1: doubled or halved until a worse one lies on either side. `test` is only scored. "high
-rates" trains three models with rates far above the best ones. "step": one training step of all models in turns, the median over rounds, in
+rates" trains three models with a rate above the best ones. "step": one training step of all models in turns, the median over rounds, in
 seconds of the processor. Writes results/todays_block.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
@@ -28,22 +28,22 @@ from transformer_course.models.modern import ModernLM
 from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.training.schedules import linear_decay
 
-NAME, LENGTH, ROWS, STEPS, WARMUP, ROUNDS = "todays_block", 64, 16, 300, 50, 15
-SIZES = {"d_model": 64, "n_heads": 8, "n_layers": 3, "max_len": LENGTH}
+NAME, LENGTH, ROWS, STEPS, WARMUP, ROUNDS = "todays_block", 48, 12, 300, 50, 15
+SIZES = {"d_model": 48, "n_heads": 8, "n_layers": 2, "max_len": LENGTH}
 GPT2 = {"norm": "layer", "gated": False, "rotary": False, "n_groups": 8, "bias": True, "qk_norm": False, "eps": 1e-5}
 CHANGES = {"RMSNorm": {"norm": "rms"}, "SwiGLU": {"gated": True}, "rotary positions": {"rotary": True}, "2 groups for 8 heads": {"n_groups": 2},
            "no biases": {"bias": False}, "norms of q and k": {"qk_norm": True}}
 MODELS = {"GPT-2": {}, **CHANGES, "all": {name: value for change in CHANGES.values() for name, value in change.items()}}
-HIGH, FIRST = (0.032, 0.128), 0.016
+HIGH, FIRST = (0.064,), 0.016
 HIGH_MODELS = ("GPT-2", "norms of q and k", "all")
 
 
 @cache
 def data() -> tuple[int, dict[str, torch.Tensor]]:
-    """The number of characters that there are, and the ids of each split: 20,000 characters of valid, and all of test."""
+    """The number of characters that there are, and the ids of each split: 10,000 characters of valid, and all of test."""
     texts = {split: "\n".join(item.text for item in items) for split, items in load("tinyshakespeare").splits.items()}
     characters = Tokenizer.train([texts["train"]], kind="characters", size=200)
-    most = {"train": None, "valid": 20_000, "test": None}
+    most = {"train": None, "valid": 10_000, "test": None}
     return len(characters), {split: torch.tensor(characters.encode(text[:most[split]])) for split, text in texts.items()}
 
 
@@ -52,8 +52,8 @@ def built(name: str) -> ModernLM:
     make = lambda d_ff, options: ModernLM(data()[0], **SIZES, **GPT2 | options, d_ff=d_ff)
     count = lambda d_ff, options: sum(p.numel() for p in make(d_ff, options).parameters())
     if name == "GPT-2":
-        return make(256, {})
-    wanted, one, two = count(256, {}), count(100, MODELS[name]), count(101, MODELS[name])
+        return make(192, {})
+    wanted, one, two = count(192, {}), count(100, MODELS[name]), count(101, MODELS[name])
     return make(100 + round((wanted - one) / (two - one)), MODELS[name])
 
 
@@ -81,7 +81,7 @@ def trained(name: str, rate: float, seed: int) -> ModernLM:
 
 
 def bits(model: ModernLM, split: str) -> float:
-    """Bits per character, in segments of 64."""
+    """Bits per character, in segments of 48."""
     return round(window_losses(model, data()[1][split], LENGTH).mean().item() / math.log(2), 4)
 
 
