@@ -28,7 +28,7 @@ from transformer_course.models.modern import ModernLM
 from transformer_course.models.segments import SegmentBatches, window_losses
 from transformer_course.training.schedules import linear_decay
 
-NAME, LENGTH, ROWS, STEPS, WARMUP, ROUNDS = "todays_block", 48, 12, 300, 50, 15
+NAME, LENGTH, ROWS, STEPS, WARMUP, ROUNDS = "todays_block", 48, 12, 150, 30, 15
 SIZES = {"d_model": 48, "n_heads": 8, "n_layers": 2, "max_len": LENGTH}
 GPT2 = {"norm": "layer", "gated": False, "rotary": False, "n_groups": 8, "bias": True, "qk_norm": False, "eps": 1e-5}
 CHANGES = {"RMSNorm": {"norm": "rms"}, "SwiGLU": {"gated": True}, "rotary positions": {"rotary": True}, "2 groups for 8 heads": {"n_groups": 2},

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GroupedAttention', 'WindowCache', 'Window', 'speeds', 'Clocks', 'ModernLM', 'rotary_by']
 
-# %% ../../nbs/lessons/35_todays_block.ipynb #cell-2
+# %% ../../nbs/lessons/35_todays_block.ipynb #cell-5
 import math
 from dataclasses import dataclass
 
@@ -26,14 +26,14 @@ from .transformer import Encoder, EncoderLayer
 from .transformer_lm import LanguageModel
 from ..protocols import AttentionPattern
 
-# %% ../../nbs/lessons/35_todays_block.ipynb #cell-3
+# %% ../../nbs/lessons/35_todays_block.ipynb #cell-17
 class GroupedAttention(nn.Module):
     """H query heads in G groups; the heads of a group share key and value [Ainslie et al. 2023, §2.2].
 
     G = H is the attention of 2017, G = 1 is multi-query attention [Shazeer 2019]. `SelfAttention` takes it in
     place of `MultiHeadAttention`. Its cache keeps G heads, and not H.
-    Raises ValueError for a size that is not a positive whole number, if n_groups does not divide n_heads, and
-    if d_head is not given and n_heads does not divide d_model; called, for vectors of another size.
+    Raises ValueError for a size that is not a positive whole number, or sizes that do not divide one another.
+    Called, it raises it for vectors of another size.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class GroupedAttention(nn.Module):
                                         need_weights=need_weights)                       # (B, H, T, K)
         return self.out_proj(answers.transpose(1, 2).flatten(2)), weights
 
-# %% ../../nbs/lessons/35_todays_block.ipynb #cell-4
+# %% ../../nbs/lessons/35_todays_block.ipynb #cell-21
 @dataclass(eq=False)
 class WindowCache:
     """Keys and values of the last `size` words; `length` counts all words, so positions go on.
@@ -208,7 +208,7 @@ class Window:
         "An empty cache that keeps W words."
         return WindowCache(self.size)
 
-# %% ../../nbs/lessons/35_todays_block.ipynb #cell-5
+# %% ../../nbs/lessons/35_todays_block.ipynb #cell-22
 def speeds(
     d_head: int,                   # K, even
     base: float = 10000.0,         # the slowest pair turns about this many times more slowly than the first
@@ -305,7 +305,7 @@ class Clocks(nn.Module):
         positions = torch.arange(start, start + length, device=self.table.device)
         return self._codes(positions).to(self.table.dtype)
 
-# %% ../../nbs/lessons/35_todays_block.ipynb #cell-6
+# %% ../../nbs/lessons/35_todays_block.ipynb #cell-23
 class ModernLM(LanguageModel):
     """A language model with the block of Llama, Qwen2 and Mistral, made from sizes; no padding in its texts.
 
