@@ -193,6 +193,42 @@ def test_it_learns_and_searches():
     assert found.tokens[0, :5].tolist() == [7, 8, 9, 10, 11]
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options, name", [({}, "Llama"), ({"window": 7, "tied": False}, "Mistral"), ({"qkv_bias": True, "base": 1e6}, "Qwen2"),
+                                           ({"scaling": LLAMA3, "d_head": 10}, "Llama")])
+def test_ours_in_the_files_of_others(options, name, tmp_path):
+    """Hugging Face's library reads what we write, with the tokenizer, and gives our scores; so do we."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformer_course.data.text import Tokenizer
+    from transformer_course.published.pretrained import from_pretrained, save_pretrained
+    words = Tokenizer.train(["the lion saw a dog and ran home"], kind="words", size=50)
+    torch.manual_seed(1)
+    model = ModernLM(len(words), 24, 6, 2, 2, 28, **options).eval()
+    with pytest.warns(UserWarning, match="CTranslate2 cannot hold this|PreTrainedTokenizerFast") as told:
+        assert save_pretrained(model, tmp_path, words) == name
+    assert any("PreTrainedTokenizerFast" in str(one.message) for one in told) == (name == "Qwen2")
+    tokens = torch.randint(4, len(words), (2, 19))
+    theirs, told = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(told.values()), told
+    with torch.no_grad():
+        assert_close(theirs.eval()(tokens).logits, model(tokens), rtol=1e-4, atol=1e-4)
+        assert_close(from_pretrained(tmp_path)(tokens), model(tokens))
+    reader = transformers.PreTrainedTokenizerFast if name == "Qwen2" else transformers.AutoTokenizer
+    found = reader.from_pretrained(tmp_path)("the dog ran")["input_ids"]
+    assert found == [model.eos_id, *words.encode("the dog ran")]
+
+
+def test_what_no_family_holds():
+    from transformer_course.published.families import describe
+    for options, kind, message in [({"qk_norm": True}, None, "Llama cannot hold norms of queries and keys"), ({"window": 5}, "llama", "another pattern of attention"),
+                                   ({"bias": True}, None, "Qwen2 cannot hold other biases than its own"), ({"gated": False}, None, "without SwiGLU"),
+                                   ({"norm": "layer"}, None, "norms of another kind than RMSNorm"), ({"rotary": False}, None, "other positions than rotary ones"),
+                                   ({}, "gpt2", "its layout is that of Llama")]:
+        with pytest.raises(ValueError, match=message):
+            describe(small(**options), kind)
+    assert describe(small(), "mistral")[1]["window"] is None
+
+
 @pytest.mark.parametrize("make, message", [
     (partial(GroupedAttention, 20, 6, 4, 5), "n_groups=4 does not divide n_heads=6"),
     (partial(GroupedAttention, 20, 6, 3), "n_heads=6 does not divide d_model=20"),

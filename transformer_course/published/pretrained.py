@@ -267,6 +267,9 @@ def _warn_of_engines(family: Family, sizes: Mapping) -> None:
     if why := why_not_ctranslate2(family.model_type, sizes.get("tied", True)):
         warnings.warn(f"CTranslate2 cannot hold this {family.name}: {why}. Hugging Face's library can",
                       stacklevel=3)
+    if family.model_type == "qwen2":
+        warnings.warn("AutoTokenizer of Hugging Face's library takes each tokenizer of a Qwen2 for Qwen2's "
+                      "own: read this one with PreTrainedTokenizerFast", stacklevel=3)
 
 
 def published_files(
