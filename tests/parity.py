@@ -4,6 +4,7 @@ Everything is in float64. Every weight is redrawn, norms and biases too, all siz
 The weights of our model are functions of theirs (`layouts.to_ours`), and `functional_call` runs ours with them. So one table of names
 says which number is which, and the gradients of both losses by the same numbers, theirs, must be equal.
 """
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
-from transformers import (BertConfig, BertForPreTraining, GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel, PegasusConfig,
-                          PegasusForConditionalGeneration, T5Config, T5ForConditionalGeneration)
+from transformers import (BertConfig, BertForPreTraining, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel,
+                          MistralConfig, MistralForCausalLM, PegasusConfig, PegasusForConditionalGeneration, Qwen2Config, Qwen2ForCausalLM, T5Config,
+                          T5ForConditionalGeneration)
 
 from transformer_course.models.functional import padding_mask
 from transformer_course.published.bert import BERT_WITH_TASKS
@@ -72,6 +74,61 @@ def run_bert(ours, theirs, weights, src):
             (both(words, follows), both(later.prediction_logits, later.seq_relationship_logits))]
 
 
+def with_exact_norms(model):
+    """Their root-mean-square norms compute the variance in float32."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__ == "T5LayerNorm" or type(child).__name__.endswith("RMSNorm") and type(child) is not nn.RMSNorm:
+                norm = nn.RMSNorm(len(child.weight), eps=1e-6).double()
+                norm.weight = child.weight
+                setattr(parent, name, norm)
+    return model
+
+
+class ExactRotation(nn.Module):
+    """Cosines and sines of the angles, one by one; theirs computes the angles in float32, and ours rounds what comes out."""
+
+    def __init__(self, turns):
+        super().__init__()
+        self.turns = turns
+
+    def forward(self, x, position_ids):
+        angles = [[[place * turn for turn in (*self.turns, *self.turns)] for place in row] for row in position_ids.tolist()]
+        rounded = lambda f: torch.tensor([[[f(a) for a in place] for place in row] for row in angles]).float().double()
+        return rounded(math.cos), rounded(math.sin)
+
+
+def their_turns(d_head, base, scaling):
+    """How fast each pair turns, pair by pair, as the papers say."""
+    found = []
+    for i in range(0, d_head, 2):
+        turn = base ** (-i / d_head)
+        if scaling and scaling["rope_type"] == "linear":
+            turn /= scaling["factor"]
+        elif scaling:
+            length, low, high = (scaling[name] for name in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"))
+            wave = 2 * math.pi / turn
+            if wave > length / low:
+                turn /= scaling["factor"]
+            elif wave >= length / high:
+                smooth = (length / wave - low) / (high - low)
+                turn = (1 - smooth) * turn / scaling["factor"] + smooth * turn
+        found.append(turn)
+    return found
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def their_modern(model, config, base=10000.0, scaling=None, **more):
+    theirs = oracle(model(config(
+        vocab_size=37, hidden_size=24, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, intermediate_size=28, bos_token_id=1,
+        eos_token_id=36, max_position_embeddings=150, attn_implementation="sdpa",              # the other one computes the softmax in float32
+        rope_parameters={"rope_theta": base} | (scaling or {"rope_type": "default"}), **more)))
+    theirs.model.rotary_emb = ExactRotation(their_turns(more.get("head_dim", 4), base, scaling))
+    return with_exact_norms(theirs)
+
+
 def their_t5(gated, tied):
     model = oracle(T5ForConditionalGeneration(T5Config(
         vocab_size=37, d_model=20, d_kv=3, d_ff=28, num_layers=2, num_decoder_layers=3, num_heads=5, feed_forward_proj="gated-gelu" if gated else "relu",
@@ -79,13 +136,7 @@ def their_t5(gated, tied):
     if not tied:                                                   # their random model is tied all the same
         model.lm_head = nn.Linear(20, 37, bias=False).double()
         nn.init.normal_(model.lm_head.weight, std=0.15)
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child).__name__ == "T5LayerNorm":
-                norm = nn.RMSNorm(20, eps=1e-6).double()          # theirs computes the variance in float32
-                norm.weight = child.weight
-                setattr(parent, name, norm)
-    return model
+    return with_exact_norms(model)
 
 
 def run_pair(ours, theirs, weights, src, turn=lambda x: x, last=-1):
@@ -115,6 +166,10 @@ def their_marian(model=MarianMTModel, config=MarianConfig, **more):
 
 ORACLES = {
     "GPT-2": (their_gpt2, run_gpt2),
+    "Llama": (partial(their_modern, LlamaForCausalLM, LlamaConfig), run_gpt2),
+    "Llama 3": (partial(their_modern, LlamaForCausalLM, LlamaConfig, 500.0, LLAMA3, tie_word_embeddings=True, head_dim=10), run_gpt2),
+    "Qwen2": (partial(their_modern, Qwen2ForCausalLM, Qwen2Config, 1e6, {"rope_type": "linear", "factor": 4.0}), run_gpt2),
+    "Mistral": (partial(their_modern, MistralForCausalLM, MistralConfig, sliding_window=9), run_gpt2),
     "BERT": (their_bert, run_bert),
     "T5": (partial(their_t5, gated=False, tied=True), run_pair),
     "T5 v1.1": (partial(their_t5, gated=True, tied=False), run_pair),
@@ -122,8 +177,11 @@ ORACLES = {
     "Pegasus": (partial(their_marian, PegasusForConditionalGeneration, PegasusConfig), partial(run_pair, turn=lambda x: x[..., HALVES]))}
 
 
+WRITERS = ("GPT-2", "Llama", "Llama 3", "Qwen2", "Mistral")
+
+
 def source(name):
-    return tokens(37, 130, 5, 144) if name != "GPT-2" else tokens(36, 145, 145, 145, low=0)
+    return tokens(37, 130, 5, 144) if name not in WRITERS else tokens(36, 145, 145, 145, low=0)
 
 
 def family_of(theirs):
@@ -193,6 +251,11 @@ def _never_gated(line):
 MUTANTS = [
     ("GPT-2", {"activation": F.gelu}, {}), ("GPT-2", {"eps": 1e-6}, {}), ("GPT-2", {}, {"change": _last_norm}),
     ("GPT-2", {}, {"rename": lambda line: (line[0], line[1].replace("ln_1", "ln_?").replace("ln_2", "ln_1").replace("ln_?", "ln_2"), *line[2:])}),
+    ("Llama", {"eps": 1e-5}, {}), ("Llama", {"base": 5e5}, {}),
+    ("Llama", {}, {"change": _activation(F.gelu)}), ("Llama", {}, {"rename": _how("heads", "keys")}), ("Llama", {}, {"change": _last_norm}),
+    ("Llama", {}, {"rename": lambda line: (line[0], line[1].replace("gate_proj", "?").replace("up_proj", "gate_proj").replace("?", "up_proj"), *line[2:])}),
+    ("Llama 3", {"scaling": None}, {}), ("Llama 3", {"scaling": LLAMA3 | {"high_freq_factor": 5.0}}, {}), ("Qwen2", {"scaling": None}, {}),
+    ("Mistral", {"window": None}, {}), ("Mistral", {"window": 8}, {}), ("Mistral", {"window": 10}, {}),
     ("BERT", {"activation": GELU_TANH}, {}), ("BERT", {"eps": 1e-5}, {}), ("BERT", {}, {"rename": _swap("query+key+value", "query+value+key")}),
     ("T5", {}, {"rename": _how("q times √K")}), ("T5", {}, {"rename": _how("divided by √D")}), ("T5", {}, {"change": _backwards_only}), ("T5", {"eps": 1e-5}, {}),
     ("T5", {"max_distance": 64}, {}), ("T5 v1.1", {}, {"change": _activation(F.gelu)}), ("T5 v1.1", {}, {"rename": _never_gated}),

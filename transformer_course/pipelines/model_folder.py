@@ -26,7 +26,8 @@ from ..published.tokenizers import GivenTokenizer, read_tokenizer, words_of
 from ..training.checkpoints import put_weights
 
 # %% ../../nbs/library/pipelines/25d_model_folder.ipynb #cell-6
-PUBLISHED = {"marian": TRANSLATOR, "pegasus": TRANSLATOR, "t5": TRANSLATOR, "gpt2": WRITER, "bert": ENCODER}
+PUBLISHED = {"marian": TRANSLATOR, "pegasus": TRANSLATOR, "t5": TRANSLATOR, "gpt2": WRITER, "bert": ENCODER,
+             "llama": WRITER, "qwen2": WRITER, "mistral": WRITER}
 
 
 def kind_in(config: dict) -> Kind:
@@ -288,7 +289,7 @@ def load_model(
     token: str | bool | None = None,         # for a private model; None: of your login
     cache_dir: str | Path | None = None,     # where downloads are kept; None: the Hub's usual folder
 ) -> tuple[nn.Module, Tokenizer | GivenTokenizer, dict]:   # model, tokenizer, configuration
-    """Load what `save_model` wrote, or a published GPT-2, BERT, T5, MarianMT or Pegasus.
+    """Load what `save_model` wrote, or a published model of a family that lesson 34 reads.
 
     Raises FileNotFoundError if there is no such model or a file is missing. Raises ValueError, with the
     file's name, if one was altered, makes no sense, or does not fit the others, and for a model of another

@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 # %% ../../nbs/library/published/34k_cards.ipynb #cell-6
-_FOR = {"LMHeadModel": "AutoModelForCausalLM", "ForPreTraining": "AutoModelForPreTraining",
+_FOR = {"LMHeadModel": "AutoModelForCausalLM", "ForCausalLM": "AutoModelForCausalLM",
+        "ForPreTraining": "AutoModelForPreTraining",
         "ForMaskedLM": "AutoModelForMaskedLM",
         "ForSequenceClassification": "AutoModelForSequenceClassification",
         "MTModel": "AutoModelForSeq2SeqLM", "ForConditionalGeneration": "AutoModelForSeq2SeqLM"}
@@ -40,6 +41,8 @@ def why_not_ctranslate2(
     str
         empty if it can
     """
+    if model_type in ("llama", "qwen2", "mistral"):
+        return "nobody has compared what it writes with what this model writes"
     if model_type == "marian":
         return "it begins each MarianMT with a vector of zeros, and this model begins with <bos>"
     if model_type == "t5" and not tied:

@@ -107,7 +107,20 @@ def _columns(change: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor, Mappi
     return lambda x, sizes: change(x, 1) if x.dim() == 2 else x
 
 
+def _heads(x: Tensor, sizes: Mapping, change: Callable[[Tensor, int], Tensor]) -> Tensor:
+    "A change of the rows within each head (H K, …)."
+    return change(x.unflatten(0, (-1, sizes["d_head"])), 1).flatten(0, 1)
+
+
+def _keys(x: Tensor, sizes: Mapping, change: Callable[[Tensor, int], Tensor]) -> Tensor:
+    "The same for the keys alone, of keys and values joined (2 G K, …)."
+    keys, values = x.chunk(2)
+    return torch.cat((_heads(keys, sizes, change), values))
+
+
 TRANSFORMS = {
+    "heads": Transform(partial(_heads, change=_interleaved), partial(_heads, change=_in_halves)),
+    "keys": Transform(partial(_keys, change=_interleaved), partial(_keys, change=_in_halves)),
     "same": Transform(lambda x, sizes: x, lambda x, sizes: x),
     "transposed": Transform(_turned, _turned),
     "q times √K": Transform(lambda x, sizes: _times_first_third(x, math.sqrt(sizes["d_head"])),
