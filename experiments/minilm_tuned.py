@@ -8,9 +8,9 @@ or TRANSFORMER_COURSE_DATA). A classifier is one matrix on the mean of the vecto
 seeds, which draw the labelled texts, too. For sentence pairs, the first seed of each start and number of labels tries several rates, and
 the one that is best on valid serves all seeds: MiniLM's is searched until no better one lies on either side, that of the random weights is
 the better of two. The reviews take the rate that was best with 1,000 pairs, so nothing is chosen on them. "random weights" are one network
-for all seeds. The start "random weights, searched" has a network of its own for each of three seeds, 1,024 reviews, and a rate and a number of
-steps of its own: the first seed searches the rate on valid, with worse ones on either side, and then tries twice the steps. Test is scored
-with all runs and chooses nothing. Writes results/minilm_tuned.json after each run, and goes on where an earlier call stopped. One thread.
+for all seeds. The start "random weights, searched" has a network of its own for each of three seeds, 1,024 reviews, and a rate of its
+own: the first seed searches it on valid, with worse ones on either side. Test is scored with all runs and chooses nothing. Writes
+results/minilm_tuned.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import copy
@@ -148,11 +148,11 @@ def main() -> None:
     for name in given.tasks:
         task, made = TASKS[name](tokenizer), record["tasks"].setdefault(name, {})
 
-        def trained(start, n, rate, steps, seed, splits=("valid", "test")):
+        def trained(start, n, rate, steps, seed):
             """What a new run reaches."""
             began = time.process_time()
             model = tuned(blank(seed) if start == SEARCHED else starts[start], drawn(task.rows["train"], n, seed), task.classes, rate, steps, seed)
-            run = {"seed": seed, "rate": rate, **({"steps": steps} if start == SEARCHED else {}), **{split: right(model, task.rows[split]) for split in splits}}
+            run = {"seed": seed, "rate": rate, **{split: right(model, task.rows[split]) for split in ("valid", "test")}}
             run |= {"cpu_seconds": round(time.process_time() - began, 1)}
             print(name, start, n, run, f"{steps} steps", flush=True)
             return run
@@ -179,23 +179,27 @@ def main() -> None:
 
 
 def search(record, made, trained, stored) -> None:
-    """A rate and a number of steps for random weights, on valid with the first seed; then the seeds that remain."""
-    n, begun = SEARCHED_LABELS, STEPS["polarity"][SEARCHED_LABELS]
-    found = record.setdefault("searched", {"labels": n, "valid": {}})
+    """A rate for random weights, on valid with the first seed, whose network is that of "random weights"; then the seeds that remain."""
+    n, steps = SEARCHED_LABELS, STEPS["polarity"][SEARCHED_LABELS]
+    found = record.setdefault("searched", {"labels": n, "runs": {}})
+    for run in made["random weights"][str(n)]:
+        if run["seed"] == SEEDS[0]:
+            found["runs"].setdefault(str(run["rate"]), run)
 
-    def wrong(rate, steps=begun):
-        at = f"{two_digits(rate)}, {steps} steps"
-        if at not in found["valid"]:
-            found["valid"][at] = trained(SEARCHED, n, two_digits(rate), steps, SEEDS[0], ("valid",))["valid"]
+    def wrong(rate):
+        at = str(two_digits(rate))
+        if at not in found["runs"]:
+            found["runs"][at] = trained(SEARCHED, n, two_digits(rate), steps, SEEDS[0])
             stored()
-        return 1 - found["valid"][at]
+        return 1 - found["runs"][at]["valid"]
 
-    rate = best_rate(wrong, 1e-4, factor=3)[0]
-    found["rate"], found["steps"] = two_digits(rate), min((begun, 2 * begun), key=lambda steps: wrong(rate, steps))
+    found["rate"] = two_digits(best_rate(wrong, 3e-4, factor=3)[0])
     runs = made.setdefault(SEARCHED, {}).setdefault(str(n), [])
+    if not runs:
+        runs.append(found["runs"][str(found["rate"])])
     for seed in SEARCHED_SEEDS:
         if all(run["seed"] != seed for run in runs):
-            runs.append(trained(SEARCHED, n, found["rate"], found["steps"], seed))
+            runs.append(trained(SEARCHED, n, found["rate"], steps, seed))
             stored()
 
 

@@ -353,7 +353,7 @@ def captions(record, stored, seeds, steps=1600, rate=4e-3):
     """Multi30k from English to German and to French: one model by prefix, and a model for each, with half of the steps
     or with as many.
 
-    The rate is that of the preset `tiny`; nothing is chosen.
+    The rate is that of the preset `tiny`; nothing is chosen. `epoch` is how many batches hold all pairs of a language once.
     """
     corpora = {code: load("multi30k", f"en-{code}") for code in LANGUAGES}
     texts = {code: [p.target for p in corpus["train"]] for code, corpus in corpora.items()}
@@ -362,14 +362,18 @@ def captions(record, stored, seeds, steps=1600, rate=4e-3):
     english, telling = [p.source for p in corpora["de"]["test_2016_flickr"]], telling_words(texts)
     references = {code: [p.target for p in corpus["test_2016_flickr"]] for code, corpus in corpora.items()}
     share = lambda lines, code: round(sum(language_of(line, telling) == code for line in lines) / len(lines), 4)
+
+    def batches(codes):
+        pairs = [t for code in codes for t in translations(corpora[code]["train"], LANGUAGES[code])]
+        return PairBatches(encoded(tokenizer, pairs), 2048)
+
     record.update({"sizes": CAPTIONS, "parameters": parameters(new_t5(tokenizer, 1, CAPTIONS)), "pieces": len(tokenizer), "steps": steps,
-                   "rate": rate, "batch_tokens": 2048, "rule": {code: share(lines, code) for code, lines in references.items()}})
+                   "rate": rate, "batch_tokens": 2048, "epoch": {code: len(batches([code]).plan(1, 0)) for code in LANGUAGES},
+                   "rule": {code: share(lines, code) for code, lines in references.items()}})
 
     def run(codes, steps, seed):
-        pairs = [t for code in codes for t in translations(corpora[code]["train"], LANGUAGES[code])]
         model = new_t5(tokenizer, seed, CAPTIONS)
-        seconds = trained(model, PairBatches(encoded(tokenizer, pairs), 2048), rate, steps, seed, warmup=steps // 5, smoothing=0.1,
-                          precision="medium")
+        seconds = trained(model, batches(codes), rate, steps, seed, warmup=steps // 5, smoothing=0.1, precision="medium")
         model.eval()
         written = {code: translate(model, tokenizer, [LANGUAGES[code] + text for text in english], SearchOptions(beam_size=1)) for code in codes}
         scores = {code: round(bleu(written[code], references[code]).value, 2) for code in codes}

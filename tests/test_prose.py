@@ -7,6 +7,7 @@ import sys
 import notebooks
 import prose
 import pytest
+from markdown_it import MarkdownIt
 
 
 def test_no_file_has_more_findings_than_its_baseline_or_fewer():
@@ -192,6 +193,40 @@ def test_lessons_that_are_too_long(tmp_path):
     assert prose.too_long(lesson(tmp_path, 290, 40, "no")) == [
         "01_test.ipynb: no line says '**Time**: … minutes'"]
     assert prose.too_long(lesson(tmp_path, 2500, 40, 1, last="The end")) == []                 # the old form
+
+
+# Asterisks that a reader would see
+
+FORMULA = re.compile(r"\$\$.+?\$\$|(?<![\\$`])\$(?=\S)[^$]+?(?<=\S)\$(?!\d)", re.S)
+
+
+def stray_asterisks(text):
+    """The pieces of text in which emphasis that does not open or close leaves its asterisk; A* is a name."""
+    parsed = MarkdownIt("commonmark").enable("table").parse(FORMULA.sub("@0@", text))
+    shown = (part.content for block in parsed for part in block.children or () if part.type == "text")
+    return [piece.strip() for piece in shown if "*" in re.sub(r"\bA\*", "", piece)]
+
+
+@pytest.mark.parametrize("text", [
+    "*The state asks, as the* query*. An annotation is a* key*.*",    # before a full stop no emphasis opens
+    "*Ten cells with words: six* given*, four* asked*.*", "a word*(s)* and", "**bold **and"])
+def test_asterisks_that_are_seen(text):
+    assert stray_asterisks(text)
+
+
+@pytest.mark.parametrize("text", [
+    "*The state asks, as the* query. *An annotation is a* key.", "**Bold**, *italic* and ***both***.", "A* and an A*-search",
+    "`2 * 3`, $a * b$ and $$a * b$$", "```\n2 * 3 * 4\n```", "* an item\n* another", "2 \\(times\\) `a*b*c`", "*$x$ is* 3"])
+def test_asterisks_that_are_not_seen(text):
+    assert stray_asterisks(text) == []
+
+
+@pytest.mark.parametrize("path", sorted({*notebooks.notebooks(), *prose.files()}), ids=lambda path: path.stem)
+def test_no_reader_sees_an_asterisk_of_markdown(path):
+    text = path.read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else [{"cell_type": "markdown", "source": [text]}]
+    found = [stray_asterisks("".join(cell["source"])) for cell in cells if cell["cell_type"] == "markdown"]
+    assert not any(found), [pieces for pieces in found if pieces]
 
 
 # The baseline

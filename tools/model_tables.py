@@ -87,7 +87,7 @@ def own_pretraining() -> str:
     compared = {"nothing": found["labels"]["micro-text and reviews"]} | found["parts"]
     parts = [part(*item) for item in compared.items()]
     told = ("""
-*As many steps*: from scratch, with as many steps in all as the pre-trained ones, all of them with labels."""
+*As many steps*: from scratch, with as many steps in all as the pre-trained ones, all of them with labels, with three seeds."""
             if any("as many steps" in name for name in starts) else "")
     return f"""**Our own pre-training** (lesson [32](../nbs/lessons/32_bert.ipynb)). A BERT of {found['settings']['sizes']['n_layers']} layers learns
 the opinions of micro-reviews, after it has read micro-text, or micro-text and the reviews without their labels, or nothing.{told}

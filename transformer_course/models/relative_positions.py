@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .positions import Learned, Sinusoidal
 
-# %% ../../nbs/lessons/21a_distances.ipynb #cell-33
+# %% ../../nbs/lessons/21a_distances.ipynb #cell-35
 class InAttention(nn.Module):
     """Positions inside self-attention: they rotate queries and keys, or add a bias. This one does nothing."""
 
@@ -83,7 +83,7 @@ class InAttention(nn.Module):
         """
         return None
 
-# %% ../../nbs/lessons/21a_distances.ipynb #cell-35
+# %% ../../nbs/lessons/21a_distances.ipynb #cell-37
 class Relative(InAttention):
     """A trained vector for each distance up to a clip, for all heads [Shaw et al. 2018, eq. 5, keys only].
 
@@ -131,7 +131,7 @@ class Relative(InAttention):
         rows = apart.clamp(-self.clip, self.clip) + self.clip                          # of the table
         return asked.gather(-1, rows.expand(*query.shape[:2], -1, -1))
 
-# %% ../../nbs/lessons/21a_distances.ipynb #cell-36
+# %% ../../nbs/lessons/21a_distances.ipynb #cell-38
 class Rotary(InAttention):
     """Rotates queries and keys by the angle of their position [Su et al. 2021, eq. 15].
 
@@ -189,7 +189,7 @@ class Rotary(InAttention):
         """
         return self.rotate(key, start)
 
-# %% ../../nbs/lessons/21a_distances.ipynb #cell-37
+# %% ../../nbs/lessons/21a_distances.ipynb #cell-39
 def alibi_slopes(
     n_heads: int,     # H, any number from 1
 ) -> list[float]:
@@ -239,7 +239,7 @@ def alibi(
     apart = torch.arange(start, start + T, device=device)[:, None] - torch.arange(S, device=device)
     return -torch.tensor(alibi_slopes(n_heads), device=device)[:, None, None] * apart.abs()
 
-# %% ../../nbs/lessons/21a_distances.ipynb #cell-38
+# %% ../../nbs/lessons/21a_distances.ipynb #cell-40
 class ALiBi(InAttention):
     """Takes a penalty off each score, in proportion to the distance; untrained [Press et al. 2022, §3].
 
@@ -275,7 +275,7 @@ class ALiBi(InAttention):
         """
         return alibi(self.n_heads, query.shape[2], S, start, query.device).to(query.dtype)
 
-# %% ../../nbs/lessons/21a_distances.ipynb #cell-39
+# %% ../../nbs/lessons/21a_distances.ipynb #cell-41
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 
