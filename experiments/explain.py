@@ -1,0 +1,258 @@
+"""Which source word explains a target word? Methods of explanation against two golds; heads removed one by one.
+
+    python experiments/explain.py --seeds 1 2 3
+
+A small Transformer learns micro-Hindi, once from the sentences as they are, and once with 10 % of the source words replaced
+by the unknown token. The two trainings differ in nothing else. Then each method explains the words of 50 test sentences, scored
+against the gold links, and the Hindi noun of 80 sentences of `distance`, scored against the word that decides its meaning.
+Words are replaced by the unknown token in the order of each method; a Transformer with random weights is explained, too. The heads of
+the first kind of training are removed: each alone, and more and more in four orders. Writes results/explain.json after each
+run, and goes on where an earlier call stopped. One thread.
+"""
+import argparse
+import json
+import random
+import time
+
+import torch
+from records import RESULTS, facts, write
+from torch import nn
+from torch.nn import functional as F
+
+from transformer_course.data.corpora import load
+from transformer_course.data.hindi.templates import AMBIGUOUS
+from transformer_course.data.text import Tokenizer, pad
+from transformer_course.models.attention import attention_weights
+from transformer_course.models.explain import (
+    deletion_curve, gradient_norm, gradient_x_input, integrated_gradients, occlusion, rollout, word_score)
+from transformer_course.models.head_importance import attentions, gated, head_importance
+from transformer_course.models.transformer import Transformer
+from transformer_course.pipelines.decoding import encode_pairs
+from transformer_course.scoring import alignment_error_rate, links_from_attention
+
+NAME, STEPS, ROWS, RATE, WARMUP, NODES = "explain", 1500, 32, 0.005, 100, 16
+SIZES = {"d_model": 96, "n_heads": 4, "n_layers": 2, "d_ff": 192, "dropout": 0.0, "norm": "pre", "positions": "rotary"}
+TRAININGS = {"as they are": 0.0, "10 % unknown": 0.1}
+ALIGNED, DECIDED, DELETED, HELD = 50, 80, 5, 200          # sentences; words replaced; sentences for the heads
+FEW = 30                                                    # sentences with random weights; half of them for the gap
+GRADIENTS = {"gradient norm": gradient_norm, "gradient x input": gradient_x_input}
+PATHS = ("zero", "mean", "unknown")
+METHODS = ("attention", "rollout", *GRADIENTS, *(f"integrated, {name}" for name in PATHS), "occlusion")
+
+
+def other_sense(pair) -> str:
+    """The Hindi noun with which an ambiguous word would be translated in its other meaning, in the form that stands here."""
+    word = pair.target.split()[pair.tags["focus"][0]]
+    (other,) = {sense.hindi for senses in AMBIGUOUS.values() if pair.tags["sense"] in [s.hindi for s in senses]
+                for sense in senses} - {pair.tags["sense"]}
+    oblique = word.endswith("e") or (word == pair.tags["sense"] and f" {word} ko" in pair.target)
+    return other[:-2] + "e" if oblique and other.endswith("aa") else other
+
+
+def train(words: Tokenizer, pairs, unknown: float, seed: int) -> Transformer:
+    """Batches of sentences of similar length; a share of the source words is replaced."""
+    torch.manual_seed(seed)
+    model, draw = Transformer(len(words), len(words), **SIZES), random.Random(seed)
+    noise = torch.Generator().manual_seed(seed)
+    rows = sorted(encode_pairs(words, pairs), key=lambda row: len(row[0]))
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
+    for step in range(1, STEPS + 1):
+        first = draw.randrange(len(rows) - ROWS)
+        src, tgt = (pad(side) for side in zip(*rows[first:first + ROWS]))
+        hidden = torch.rand(src.shape, generator=noise) < unknown
+        src = src.masked_fill(hidden & (src != words.pad_id) & (src != words.eos_id), words.unk_id)
+        optimizer.param_groups[0]["lr"] = RATE * min(step / WARMUP, 1 - (step - WARMUP) / (STEPS - WARMUP))
+        loss = model.loss(src, tgt, smoothing=0.0)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.eval()
+
+
+def tensors(words, pair):
+    (src, tgt), = encode_pairs(words, [pair])
+    return torch.tensor([src]), torch.tensor([tgt])
+
+
+@torch.no_grad()
+def exact(model, batches) -> tuple[float, float]:
+    """The share of sentences in which every word is predicted right, given those before it; the mean loss of a word."""
+    right, count, loss, of = 0, 0, 0.0, 0
+    for src, tgt in batches:
+        logits, gold = model(src, tgt[:, :-1]), tgt[:, 1:]
+        right += ((logits.argmax(-1) == gold) | (gold == 0)).all(1).sum().item()
+        loss += F.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=0, reduction="sum").item()
+        count, of = count + len(src), of + (gold != 0).sum().item()
+    return right / count, loss / of
+
+
+@torch.no_grad()
+def routes(model, src, tgt) -> dict[str, torch.Tensor]:
+    """Cross-attention of the last layer, mean over its heads, and the same after the encoder's rollout: (T, S) each."""
+    with attention_weights(model.encoder) as weights:
+        model.encode(src)
+    across = model.alignment(src, tgt, layer=-1)                                       # (1, T, S)
+    return {"attention": across[0], "rollout": (across @ rollout(list(weights.values())))[0]}
+
+
+def baselines(model, words, src) -> dict[str, torch.Tensor]:
+    """Where the paths begin: all but EOS is zero, the mean word, or the unknown token."""
+    vectors = model.src_embedding.word_vectors(src).detach()
+    mean = (model.src_embedding.weight.detach() * model.src_embedding.scale)[4:].mean(0)
+    unknown = model.src_embedding.word_vectors(torch.tensor([words.unk_id])).detach()[0]
+    found = {}
+    for name, vector in zip(PATHS, (torch.zeros_like(mean), mean, unknown)):
+        found[name] = vectors.clone()
+        found[name][:, :-1] = vector
+    return found
+
+
+def explained(model, words, src, tgt, at, other=None) -> dict[str, torch.Tensor]:
+    """For each method a number for each word of the source, a row for each target word in `at`: (B, S)."""
+    score, base = word_score(model, src, tgt, at, other), baselines(model, words, src)
+    vectors = model.src_embedding.word_vectors(src).detach().expand(len(at), -1, -1)
+    found = {name: of[at] for name, of in routes(model, src, tgt).items()}
+    found |= {name: of(score, vectors) for name, of in GRADIENTS.items()}
+    found |= {f"integrated, {name}": integrated_gradients(score, vectors, base[name], NODES) for name in PATHS}
+    found["occlusion"] = occlusion(score, vectors, base["unknown"])
+    return found
+
+
+def correspondence(model, words, pairs) -> dict[str, dict]:
+    """Alignment error rate, and the mean share of the positive numbers that lies on gold links."""
+    links, mass = {name: [] for name in METHODS}, {name: [] for name in METHODS}
+    for pair in pairs:
+        src, tgt = tensors(words, pair)
+        S, T = src.shape[1] - 1, tgt.shape[1] - 2
+        for name, matrix in explained(model, words, src, tgt, torch.arange(T)).items():
+            links[name].append(links_from_attention(matrix, range(S), range(T)))
+            positive = matrix.clamp(min=0)
+            share = positive / positive.sum(-1, keepdim=True).clamp(min=1e-9)
+            mass[name] += [sum(share[j, i].item() for i, k in pair.links if k == j) for j in {j for _, j in pair.links}]
+    return {name: {"AER": round(alignment_error_rate(links[name], [p.links for p in pairs]), 4),
+                   "mass": round(sum(mass[name]) / len(mass[name]), 4)} for name in METHODS}
+
+
+def spearman(a: torch.Tensor, b: torch.Tensor) -> float:
+    rank = lambda x: x.argsort().argsort().double()
+    return torch.corrcoef(torch.stack([rank(a), rank(b)]))[0, 1].item()
+
+
+def cause(model, words, pairs, seed) -> dict:
+    """How often the deciding word comes first of all words but the noun itself; what deletion does; random weights."""
+    torch.manual_seed(1000 + seed)
+    blank, draw = Transformer(len(words), len(words), **SIZES).eval(), random.Random(seed)
+    hits = {kind: dict.fromkeys(METHODS, 0) for kind in ("log p", "contrastive", "lured")}
+    curves = {name: torch.zeros(DELETED + 1) for name in (*METHODS, "random", "gold")}
+    alike, gaps, used, lured, chance = dict.fromkeys(METHODS, 0.0), {}, 0, 0, 0.0
+    for pair in pairs:
+        src, tgt = tensors(words, pair)
+        at, other, tags = torch.tensor(pair.tags["focus"][:1]), words.encode(other_sense(pair))[0], pair.tags
+        score, S = word_score(model, src, tgt, at, other), src.shape[1] - 1
+        vectors, base = model.src_embedding.word_vectors(src).detach(), baselines(model, words, src)
+        if score(vectors).item() <= 0:                              # translated with the other meaning
+            continue
+        used, chance = used + 1, chance + 1 / (S - 1)
+        lures = set(tags["lures"]) - {tags["trigger"]}
+        lured += bool(lures)
+        simple = explained(model, words, src, tgt, at)
+        against = explained(model, words, src, tgt, at, other)
+        of_blank = explained(blank, words, src, tgt, at) if used <= FEW else None
+        everything = list(range(S))
+        orders = {"random": draw.sample(everything, S),
+                  "gold": sorted(everything, key=lambda s: (s != tags["trigger"], s != tags["noun"], s))}
+        for name in METHODS:
+            for kind, found in (("log p", simple), ("contrastive", against)):
+                row = found[name][0, :S].clone()
+                row[tags["noun"]] = -float("inf")
+                first = row.argmax().item()
+                hits[kind][name] += first == tags["trigger"]
+                hits["lured"][name] += kind == "contrastive" and first in lures
+            orders[name] = against[name][0, :S].argsort(descending=True).tolist()
+            alike[name] += spearman(simple[name][0, :S], of_blank[name][0, :S]) if of_blank else 0.0
+        for name, order in orders.items():
+            curves[name] += torch.sigmoid(deletion_curve(score, vectors, base["unknown"], order[:DELETED]))
+        if used <= FEW // 2:
+            for name in PATHS:
+                for nodes in (4, 16, 64):
+                    with torch.no_grad():
+                        fall = (score(vectors) - score(base[name])).item()
+                    total = integrated_gradients(score, vectors, base[name], nodes).sum().item()
+                    gaps.setdefault(f"{name}, {nodes}", []).append(abs(total - fall) / max(abs(fall), 1e-6))
+    return {"sentences": used, "lured sentences": lured, "chance": round(chance / used, 4),
+            **{kind: {name: round(n / (lured if kind == "lured" else used), 4) for name, n in of.items()} for kind, of in hits.items()},
+            "deletion": {name: [round(x, 4) for x in (curve / used).tolist()] for name, curve in curves.items()},
+            "random weights": {name: round(x / min(used, FEW), 4) for name, x in alike.items()},
+            "gap": {name: round(sorted(x)[len(x) // 2], 4) for name, x in gaps.items()}}
+
+
+def without(model, removed) -> dict[str, torch.Tensor]:
+    """Gates of 0 for the heads (name, number) that are removed."""
+    return {name: torch.tensor([float((name, h) not in removed) for h in range(of.n_heads)]) for name, of in attentions(model).items()}
+
+
+def heads(model, words, pairs, seed) -> dict:
+    """What each head costs, what the gradient says of it, and what is left when more and more are removed."""
+    examples = encode_pairs(words, pairs)
+    batches = [tuple(pad(side) for side in zip(*examples[i:i + 50])) for i in range(0, len(examples), 50)]
+
+    def left(removed):
+        with gated(model, without(model, removed)):
+            return exact(model, batches)
+
+    names = [(name, h) for name, of in attentions(model).items() for h in range(of.n_heads)]
+    whole, alone = left(()), {head: left((head,)) for head in names}
+    signed, unsigned = {}, {}
+    for src, tgt in batches:
+        losses = lambda: F.cross_entropy(model(src, tgt[:, :-1]).transpose(1, 2), tgt[:, 1:], ignore_index=0, reduction="none").sum(1)
+        for name, slope in head_importance(model, losses, len(src)).items():
+            unsigned[name] = unsigned.get(name, 0) + slope * len(src) / len(examples)
+    gates = {name: torch.ones(of.n_heads, requires_grad=True) for name, of in attentions(model).items()}
+    with gated(model, gates):
+        total = sum(F.cross_entropy(model(src, tgt[:, :-1]).transpose(1, 2), tgt[:, 1:], ignore_index=0, reduction="sum") for src, tgt in batches)
+    for (name, _), slope in zip(gates.items(), torch.autograd.grad(total, list(gates.values()))):
+        signed[name] = (slope / len(examples)).abs()
+    draw = random.Random(seed)
+    orders = {"alone": sorted(names, key=lambda head: (-alone[head][0], alone[head][1])), "gradient": sorted(names, key=lambda head: unsigned[head[0]][head[1]]),
+              "random 1": draw.sample(names, len(names)), "random 2": draw.sample(names, len(names))}
+    counts = (0, 1, 2, 4, 6, 8, 12, 16, 24)
+    return {"exact": round(whole[0], 4), "loss": round(whole[1], 4), "counts": counts,
+            "heads": [{"attention": name, "head": h, "exact": round(alone[name, h][0], 4), "loss": round(alone[name, h][1], 4),
+                       "importance": round(unsigned[name][h].item(), 4), "importance, signs cancel": round(signed[name][h].item(), 4)} for name, h in names],
+            "removed": {name: [round(left(order[:n])[0], 4) for n in counts] for name, order in orders.items()}}
+
+
+def run(corpus, words, training: str, seed: int) -> dict:
+    begun = time.process_time()
+    model = train(words, corpus["train"], TRAININGS[training], seed)
+    seconds = time.process_time() - begun
+    held = encode_pairs(words, corpus["valid"][:HELD])
+    batches = [tuple(pad(side) for side in zip(*held[i:i + 50])) for i in range(0, len(held), 50)]
+    far = [p for p in corpus["distance"] if p.tags["kind"] == "ambiguous" and p.tags["distance"] >= 1]
+    found = {"seed": seed, "seconds": round(seconds, 1), "valid": round(exact(model, batches)[0], 4),
+             "correspondence": correspondence(model, words, corpus["test"][:ALIGNED]),
+             "cause": cause(model, words, far[::max(1, len(far) // DECIDED)][:DECIDED], seed)}
+    return found | ({"heads": heads(model, words, corpus["valid"][:HELD], seed)} if TRAININGS[training] == 0 else {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    corpus, path = load("micro-hindi"), RESULTS / f"{NAME}.json"
+    words = Tokenizer.train([text for p in corpus["train"] for text in (p.source, p.target)], kind="words", size=2000)
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {
+        **facts(), "sizes": SIZES, "steps": STEPS, "rows": ROWS, "rate": RATE, "nodes": NODES, "trainings": {}}
+    for seed in given.seeds:
+        for training in TRAININGS:
+            runs = record["trainings"].setdefault(training, [])
+            if seed not in [one["seed"] for one in runs]:
+                runs.append(run(corpus, words, training, seed))
+                print(training, json.dumps(runs[-1]), flush=True)
+                write(NAME, record)
+
+
+if __name__ == "__main__":
+    main()
