@@ -15,7 +15,9 @@ from torch import Tensor
 
 from .transformer import EncoderDecoder
 
-Score = Callable[[Tensor], Tensor]      # word vectors (B, S, D) -> a number for each row (B,)
+# Word vectors (B, S, D) -> a number for each row (B,). Some methods ask about several copies of the B rows at
+# once, one copy after the other: (n B, S, D) -> (n B,).
+Score = Callable[[Tensor], Tensor]
 
 # %% ../../nbs/lessons/44_explain.ipynb #cell-3
 def _slopes(score: Score, vectors: Tensor) -> Tensor:
@@ -91,12 +93,13 @@ def integrated_gradients(
     """
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"integrated_gradients: steps must be a positive whole number, not {steps!r}")
-    way = vectors.detach() - _fitting("integrated_gradients", baseline, vectors)
-    nodes, weights = np.polynomial.legendre.leggauss(steps)                # for an integral from -1 to 1
-    total = torch.zeros_like(way)
-    for node, weight in zip((nodes + 1) / 2, weights / 2):                 # now from 0 to 1
-        total += weight * _slopes(score, vectors.detach() + (node - 1) * way)
-    return (total * way).sum(-1)
+    way = vectors.detach() - _fitting("integrated_gradients", baseline, vectors)      # (B, S, D)
+    nodes, weights = np.polynomial.legendre.leggauss(steps)                           # from -1 to 1
+    nodes, weights = (torch.tensor(n, dtype=way.dtype, device=way.device)[:, None, None, None]
+                      for n in ((nodes + 1) / 2, weights / 2))                        # from 0 to 1
+    path = vectors.detach() + (nodes - 1) * way                                       # (steps, B, S, D)
+    slopes = _slopes(score, path.flatten(0, 1)).unflatten(0, (steps, -1))
+    return ((weights * slopes).sum(0) * way).sum(-1)
 
 
 def _fitting(name: str, baseline: Tensor, vectors: Tensor) -> Tensor:
@@ -131,12 +134,11 @@ def occlusion(
     Tensor
         (B, S)
     """
-    baseline, whole, falls = _fitting("occlusion", baseline, vectors), score(vectors), []
-    for s in range(vectors.shape[1]):
-        without = vectors.clone()
-        without[:, s] = baseline[:, s]
-        falls.append(whole - score(without))
-    return torch.stack(falls, -1)
+    baseline, (B, S) = _fitting("occlusion", baseline, vectors), vectors.shape[:2]
+    without = vectors.repeat(S, 1, 1, 1)                                   # (S, B, S, D): copy s loses word s
+    for s in range(S):
+        without[s, :, s] = baseline[:, s]
+    return score(vectors)[:, None] - score(without.flatten(0, 1)).view(S, B).T
 
 # %% ../../nbs/lessons/44_explain.ipynb #cell-6
 def rollout(
@@ -212,7 +214,7 @@ def word_score(
     model: EncoderDecoder,
     src: Tensor,                  # (1, S) ids, without padding
     tgt: Tensor,                  # (1, T + 1) ids, BOS … EOS, without padding
-    at: int | Tensor,             # which word after BOS is explained, from 0; for all rows, or (B,) for each
+    at: int | Tensor,             # which word after BOS is explained, from 0: of all rows, or (B,) of each
     other: int | None = None,     # None: log p(word); otherwise the word's logit minus that of this one
 ) -> Score:
     """The score of a target word, given those before it, as a function of the source's word vectors (B, S, D).
@@ -229,7 +231,7 @@ def word_score(
     tgt : Tensor
         (1, T + 1) ids, BOS … EOS, without padding
     at : int | Tensor
-        which word after BOS is explained, from 0; for all rows, or (B,) for each
+        which word after BOS is explained, from 0: of all rows, or (B,) of each
     other : int | None, default None
         None: log p(word); otherwise the word's logit minus that of this one
     """
@@ -242,7 +244,7 @@ def word_score(
 
     def score(vectors: Tensor) -> Tensor:
         B = len(vectors)
-        rows, columns = torch.arange(B), at.expand(B)
+        rows, columns = torch.arange(B), at.repeat(B // at.numel())
         memory = model.encode_embedded(model.src_embedding.add_positions(vectors), mask)   # (B, S, D)
         hidden = model.decode(memory, mask.expand(B, -1, -1, -1), tgt[:, :-1].expand(B, -1))   # (B, T, D)
         logits = model.output(hidden[rows, columns])                                       # (B, V)
