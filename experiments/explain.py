@@ -4,7 +4,7 @@
 
 A small Transformer translates sentences of micro-Hindi that have an ambiguous noun. It learns once from the sentences as they
 are, and once with 10 % of the source words replaced by the unknown token; the two trainings differ in nothing else. Then each method
-explains all words of 20 sentences of `distance`, scored against the gold links, and the Hindi noun of 60, scored against the word
+explains all words of 15 sentences of `distance`, scored against the gold links, and the Hindi noun of 50, scored against the word
 that decides its meaning. Words are replaced by the unknown token in the order of each method, and a Transformer with random
 weights is explained, too. The heads of the models that know the unknown token are removed: each alone, and more and more in four orders.
 Writes results/explain.json after each run, and goes on where an earlier call stopped. One thread.
@@ -31,11 +31,11 @@ from transformer_course.models.transformer import Transformer
 from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.scoring import alignment_error_rate, links_from_attention
 
-NAME, STEPS, ROWS, RATE, WARMUP, NODES = "explain", 700, 32, 0.006, 50, 16
+NAME, STEPS, ROWS, RATE, WARMUP, NODES = "explain", 600, 32, 0.006, 50, 16
 SIZES = {"d_model": 64, "n_heads": 4, "n_layers": 2, "d_ff": 128, "dropout": 0.0, "norm": "pre", "positions": "rotary"}
 TRAININGS = {"10 % unknown": 0.1, "as they are": 0.0}
-ALIGNED, DECIDED, DELETED = 20, 60, 5                    # sentences, sentences, words replaced
-FEW = 30                                                    # sentences with random weights, and a third of them for the gap
+ALIGNED, DECIDED, DELETED = 15, 50, 5                    # sentences, sentences, words replaced
+FEW = 20                                                    # sentences with random weights, and half of them for the gap
 GRADIENTS = {"gradient norm": gradient_norm, "gradient x input": gradient_x_input}
 PATHS = ("zero", "mean", "unknown")
 METHODS = ("attention", "rollout", *GRADIENTS, *(f"integrated, {name}" for name in PATHS), "occlusion")
@@ -186,7 +186,7 @@ def cause(model, words, pairs, seed) -> dict:
             alike[name] += spearman(simple[name][0, :S], of_blank[name][0, :S]) if of_blank else 0.0
         for name, order in orders.items():
             curves[name] += torch.sigmoid(deletion_curve(score, vectors, base["unknown"], order[:DELETED]))
-        if used <= FEW // 3:
+        if used <= FEW // 2:
             for name in PATHS:
                 for nodes in (4, 16, 64):
                     with torch.no_grad():
