@@ -24,7 +24,7 @@ from transformer_course.models.attention import attention_weights
 from transformer_course.models.pictures import Patches, PictureReader
 from transformer_course.models.transformer import Transformer
 
-NAME, STEPS, ROWS, WARMUP, FIRST = "pictures", 2500, 64, 100, 0.002
+NAME, STEPS, ROWS, WARMUP, FIRST = "pictures", 2000, 64, 100, 0.002
 WIDTH, SIZES = 64, {"n_heads": 4, "n_layers": 2, "d_ff": 128, "dropout": 0.0, "norm": "pre"}
 MODELS = {"coordinates": 1.0, "learned": 1.0, "white paper": 0.2}          # and the share of the steps that each is given
 SPLITS = {"train": (1, 4000, False), "valid": (2, 60, False), "test": (3, 200, False), "held-out": (4, 100, True)}   # seed, scenes of each kind
