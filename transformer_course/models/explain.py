@@ -50,7 +50,7 @@ def gradient_x_input(
     score: Score,
     vectors: Tensor,     # (B, S, D)
 ) -> Tensor:             # (B, S)
-    """What the tangent of the score says that each word vector adds, counted from zero.
+    """How much the score would fall, by its slope alone, if each word vector shrank to zero.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ def integrated_gradients(
     score: Score,
     vectors: Tensor,     # (B, S, D)
     baseline: Tensor,    # broadcasts to (B, S, D): where the path begins
-    steps: int = 32,     # points on the path: nodes of Gauss-Legendre
+    steps: int = 32,     # points on the path, by Gauss-Legendre quadrature
 ) -> Tensor:             # (B, S); a row sums to score(vectors) - score(baseline), nearly
-    """Mean gradient on the straight path from a baseline, times the way [Sundararajan et al. 2017, eq. 1].
+    """Mean gradient on the straight path from a baseline, times the step [Sundararajan et al. 2017, eq. 1].
 
     Raises ValueError if steps is not a positive whole number, or the baseline does not fit the vectors.
 
@@ -84,7 +84,7 @@ def integrated_gradients(
     baseline : Tensor
         broadcasts to (B, S, D): where the path begins
     steps : int, default 32
-        points on the path: nodes of Gauss-Legendre
+        points on the path, by Gauss-Legendre quadrature
 
     Returns
     -------
@@ -93,13 +93,13 @@ def integrated_gradients(
     """
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"integrated_gradients: steps must be a positive whole number, not {steps!r}")
-    way = vectors.detach() - _fitting("integrated_gradients", baseline, vectors)      # (B, S, D)
+    change = vectors.detach() - _fitting("integrated_gradients", baseline, vectors)   # (B, S, D)
     nodes, weights = np.polynomial.legendre.leggauss(steps)                           # from -1 to 1
-    nodes, weights = (torch.tensor(n, dtype=way.dtype, device=way.device)[:, None, None, None]
+    nodes, weights = (torch.tensor(n, dtype=change.dtype, device=change.device)[:, None, None, None]
                       for n in ((nodes + 1) / 2, weights / 2))                        # from 0 to 1
-    path = vectors.detach() + (nodes - 1) * way                                       # (steps, B, S, D)
+    path = vectors.detach() + (nodes - 1) * change                                    # (steps, B, S, D)
     slopes = _slopes(score, path.flatten(0, 1)).unflatten(0, (steps, -1))
-    return ((weights * slopes).sum(0) * way).sum(-1)
+    return ((weights * slopes).sum(0) * change).sum(-1)
 
 
 def _fitting(name: str, baseline: Tensor, vectors: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ def word_score(
 ) -> Score:
     """The score of a target word, given those before it, as a function of the source's vectors (B, S, D).
 
-    The vectors are those of `model.src_embedding.word_vectors(src)`. Positions are added afterwards, so a
+    The vectors are those of `model.src_embedding.word_vectors(src)`. Positions come in afterwards, so a
     path between two sentences changes words only. Raises ValueError for more than one sentence, or a word
     that is not there.
 
