@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['masked_attention', 'Window', 'Strided', 'patterned_encoder', 'find_the_mark', 'ReadsLast']
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-2
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-5
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,7 +18,7 @@ from .functional import check_labels, check_sizes
 from .transformer import Encoder, EncoderLayer
 from ..protocols import AttentionPattern
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-3
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-16
 def masked_attention(
     pattern: "Window | Strided",
     query: Tensor,                # (B, H, T, K)
@@ -55,7 +55,7 @@ def masked_attention(
     own = pattern.mask(S, query.device)[S - T:]                                          # (T, S)
     return attention(query, key, value, own if mask is None else mask & own, bias, dropout, need_weights)
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-4
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-17
 class Window:
     """Each position reads itself and `width` positions on either side [Beltagy et al. 2020, §3.1].
 
@@ -100,7 +100,7 @@ class Window:
         T, first = query.shape[-2], self.first
         if need_weights or bias is not None or T != key.shape[-2] or T <= first:
             return masked_attention(self, query, key, value, mask, bias, dropout, need_weights)
-        mask = _checked_mask("Window", mask, T, query.device)                                    # (..., 1 or T, T)
+        mask = _checked_mask("Window", mask, T, query.device)                            # (..., 1 or T, T)
         answers = self._in_chunks(query, key, value, mask, dropout)
         if first:
             rows = mask[..., :first, :] & self.mask(T, query.device)[:first]
@@ -134,7 +134,7 @@ class Window:
         "An empty cache for a text that is read word by word."
         return KeyValueCache()
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-5
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-18
 def _within(one: Tensor, other: Tensor, width: int) -> Tensor:
     return (one - other).abs() <= width
 
@@ -159,16 +159,17 @@ def _neighbours_mask(mask: Tensor, w: int, pads: tuple[int, int]) -> Tensor:   #
     return rows.unfold(-1, c, w).diagonal(0, -4, -2).movedim(-1, -3)                     # a view
 
 
-def _checked_mask(name: str, mask: Tensor | None, T: int, device: torch.device) -> Tensor:   # (..., 1 or T, T)
-    "The mask with all its columns; one that allows all, if there is none. Raises ValueError if it does not fit."
+def _checked_mask(name: str, mask: Tensor | None, T: int, device: torch.device) -> Tensor:
+    "The mask as (..., 1 or T, T); if there is none, one that allows all. Raises ValueError if it is wrong."
     if mask is None:
         return torch.ones(1, T, dtype=torch.bool, device=device)
     mask = torch.atleast_2d(mask)
     if mask.dtype != torch.bool or mask.shape[-1] not in (1, T) or mask.shape[-2] not in (1, T):
-        raise ValueError(f"{name}: mask must be boolean and fit {(T, T)}, not {tuple(mask.shape)} of {mask.dtype}")
+        raise ValueError(f"{name}: mask must be boolean and fit {(T, T)}, not {tuple(mask.shape)} of "
+                         f"{mask.dtype}")
     return mask.expand(*mask.shape[:-1], T)
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-6
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-19
 class Strided:
     """Each position reads those that are a multiple of `stride` away [Child et al. 2019, §4.2].
 
@@ -217,7 +218,7 @@ def _columns_mask(mask: Tensor, s: int) -> Tensor:                       # -> (.
     rows = F.pad(keys, (0, 0, 0, 0, 0, -mask.shape[-2] % s)).unflatten(-3, (-1, s))      # (..., n, s, n, s)
     return rows.diagonal(0, -3, -1).movedim(-1, -3)
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-7
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-20
 def patterned_encoder(
     patterns: list[AttentionPattern],   # one for each layer, the lowest first
     d_model: int,                       # D
@@ -246,7 +247,7 @@ def patterned_encoder(
 
     return Encoder([layer(pattern) for pattern in patterns], nn.LayerNorm(d_model))
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-8
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-24
 def find_the_mark(
     rows: int,                            # B
     length: int,                          # T, at least 3

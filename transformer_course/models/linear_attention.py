@@ -6,7 +6,7 @@
 __all__ = ['feature_map', 'plain_linear_attention', 'summed_linear_attention', 'chunked_linear_attention', 'Linear', 'Continued',
            'RunningSum']
 
-# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-2
+# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-5
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from .functional import check_sizes
 
-# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-3
+# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-12
 def feature_map(x: Tensor) -> Tensor:                                    # any shape
     """Numbers above 0: x + 1, and exp(x) where x is negative [Katharopoulos et al. 2020, eq. 7].
 
@@ -53,14 +53,14 @@ def plain_linear_attention(
     tuple[Tensor, Tensor]
         output (..., T, K'), weights (..., T, T)
     """
-    scores = feature_map(query) @ feature_map(key).transpose(-2, -1)                     # (..., T, T), above 0
+    scores = feature_map(query) @ feature_map(key).transpose(-2, -1)                     # (..., T, T) > 0
     if mask is not None:
         scores = scores * mask
     total = scores.sum(-1, keepdim=True)
     weights = scores / total.where(total > 0, 1)
     return weights @ value, weights
 
-# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-4
+# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-20
 def summed_linear_attention(
     query: Tensor,                    # (..., T, K) after the feature map
     key: Tensor,                      # (..., S, K) after the feature map, 0 at padding
@@ -122,7 +122,7 @@ def chunked_linear_attention(
         before = before + past.unsqueeze(-3)
     return (within + query @ before).flatten(-3, -2)[..., :T, :]
 
-# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-5
+# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-21
 class Linear:
     """Attention that is linear in the length of the text [Katharopoulos et al. 2020].
 
@@ -168,8 +168,8 @@ class Linear:
         new = mask[..., -T:]                                                             # not of cached words
         if self.causal and mask.dim() == 2 and torch.equal(new, torch.ones_like(new).tril()):
             return None
-        raise ValueError(f"Linear: a mask of shape {tuple(mask.shape)} may differ from query to query; it must "
-                         "be one of padding, (B, 1, 1, S), or with causal=True the causal mask")
+        raise ValueError(f"Linear: a mask of shape {tuple(mask.shape)} may differ from query to query; it "
+                         "must be one of padding, (B, 1, 1, S), or with causal=True the causal mask")
 
     def _with_weights(self, query, key, value, seen, past) -> tuple[Tensor, Tensor]:
         if past is not None:
@@ -195,7 +195,7 @@ def _with_ones(value: Tensor) -> Tensor:                                 # (...,
     "A column of ones: the products that sum up the values then sum up the denominator, too."
     return F.pad(value, (0, 1), value=1.0)
 
-# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-6
+# %% ../../nbs/lessons/40a_linear_attention.ipynb #cell-22
 class Continued(NamedTuple):
     """Values of new words, and the sum over all words before them."""
 
