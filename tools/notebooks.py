@@ -159,6 +159,8 @@ def problems(path):
         for output in cell.get("outputs", []):
             if output["output_type"] == "error":
                 found.append(f"{path.name}: {cell['id']} stores the error {output.get('ename')}")
+            if output.get("name") == "stderr":
+                found.append(f"{path.name}: {cell['id']} stores a warning: {texts(output)[0].strip()[:60]}")
             for match in filter(None, map(MACHINE_PATH.search, texts(output))):
                 found.append(f"{path.name}: {cell['id']} prints a path of one machine ({match[0]}...)")
     return found
