@@ -18,7 +18,7 @@ from .functional import check_labels, check_sizes
 from .transformer import Encoder, EncoderLayer
 from ..protocols import AttentionPattern
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-16
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-20
 def masked_attention(
     pattern: "Window | Strided",
     query: Tensor,                # (B, H, T, K)
@@ -55,7 +55,7 @@ def masked_attention(
     own = pattern.mask(S, query.device)[S - T:]                                          # (T, S)
     return attention(query, key, value, own if mask is None else mask & own, bias, dropout, need_weights)
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-17
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-21
 class Window:
     """Each position reads itself and `width` positions on either side [Beltagy et al. 2020, §3.1].
 
@@ -134,7 +134,7 @@ class Window:
         "An empty cache for a text that is read word by word."
         return KeyValueCache()
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-18
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-22
 def _within(one: Tensor, other: Tensor, width: int) -> Tensor:
     return (one - other).abs() <= width
 
@@ -169,7 +169,7 @@ def _checked_mask(name: str, mask: Tensor | None, T: int, device: torch.device) 
                          f"{mask.dtype}")
     return mask.expand(*mask.shape[:-1], T)
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-19
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-23
 class Strided:
     """Each position reads those that are a multiple of `stride` away [Child et al. 2019, §4.2].
 
@@ -218,7 +218,7 @@ def _columns_mask(mask: Tensor, s: int) -> Tensor:                       # -> (.
     rows = F.pad(keys, (0, 0, 0, 0, 0, -mask.shape[-2] % s)).unflatten(-3, (-1, s))      # (..., n, s, n, s)
     return rows.diagonal(0, -3, -1).movedim(-1, -3)
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-20
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-24
 def patterned_encoder(
     patterns: list[AttentionPattern],   # one for each layer, the lowest first
     d_model: int,                       # D
@@ -247,7 +247,7 @@ def patterned_encoder(
 
     return Encoder([layer(pattern) for pattern in patterns], nn.LayerNorm(d_model))
 
-# %% ../../nbs/lessons/40_efficient.ipynb #cell-24
+# %% ../../nbs/lessons/40_efficient.ipynb #cell-30
 def find_the_mark(
     rows: int,                            # B
     length: int,                          # T, at least 3
