@@ -183,7 +183,8 @@ def _exercise_folders() -> tuple[Path, Path]:
 
 def is_sealed() -> bool:
     """Is this an edition whose solutions are not for show?"""
-    return any(found.suffix == SEALED for folder in _exercise_folders() for found in folder.glob("exercises/ex*"))
+    return any(path.suffix == SEALED for folder in _exercise_folders()
+               for path in folder.glob("exercises/ex*"))
 
 
 def author_notebooks() -> dict[str, dict]:
