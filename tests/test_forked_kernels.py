@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 
 import nbformat
 import pytest
@@ -73,3 +74,33 @@ def waited(condition, seconds=90):
             return False
         time.sleep(0.2)
     return True
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_a_kernel_that_does_not_start_is_started_again(deaths):
+    calls = []
+
+    def start(stderr, cwd):
+        calls.append(cwd)
+        if len(calls) <= deaths:
+            stderr.write(f"no air {len(calls)}")
+            stderr.flush()
+            raise RuntimeError("Kernel died")
+        return "manager", "client"
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert forked_kernels.starting_anew(start)(stderr=None, cwd="here") == ("manager", "client")
+    assert calls == ["here"] * (deaths + 1)
+    assert [f"no air {number}" in str(warning.message) for number, warning in enumerate(told, 1)] == [True] * deaths
+
+
+def test_a_kernel_that_never_starts_says_why():
+    def start(stderr):
+        stderr.write("no air")
+        stderr.flush()
+        raise RuntimeError("Kernel died")
+
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="Kernel died; its standard error: no air"):
+        warnings.simplefilter("ignore")
+        forked_kernels.starting_anew(start)(stderr=None)

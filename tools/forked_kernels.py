@@ -6,16 +6,25 @@ A kernel begins with seconds of imports, and there are some hundred notebooks. H
 imports what nearly all of them need, and every kernel is a fork of that parent: a process of its own, with its own
 memory, that no other notebook can touch. Where there is no fork (Windows) or where it is not safe (macOS), kernels
 start as usual.
+
+A kernel and its client talk over sockets that are files. With TCP, the usual way, five free ports are chosen before the
+kernel takes them, and in between another process can take one: that kernel dies before its first cell. A kernel that
+does not start for whatever reason is started anew, twice at most, and what it wrote to its standard error is shown.
 """
 import array
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
+import warnings
 
+STARTS = 3                                              # how often a kernel that dies before its first cell is started
 CAN_FORK = sys.platform.startswith("linux")
 ALREADY = "torch", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython"
 _parents = []                                           # at most one for each test process
@@ -109,23 +118,47 @@ def parent():
     return _parents[0]
 
 
-def forked(command, **how):
+def forked(command, stderr=None, **how):
     """What `jupyter_client.launcher.launch_kernel` does, by a fork."""
     arguments = command[command.index("ipykernel_launcher") + 1:]
     order = {"arguments": arguments, "cwd": str(how.get("cwd") or os.getcwd()), "env": dict(how.get("env") or os.environ)}
-    errors = os.open(os.devnull, os.O_WRONLY)
-    try:
-        socket.send_fds(parent(), [json.dumps(order).encode()], [errors])
-    finally:
-        os.close(errors)
+    with contextlib.ExitStack() as files:
+        errors = stderr or files.enter_context(open(os.devnull, "w"))
+        socket.send_fds(parent(), [json.dumps(order).encode()], [errors.fileno()])
     answer = parent().recv(8)
     if len(answer) < 8:
         raise RuntimeError("the parent of the kernels has ended")
     return Fork(array.array("q", answer)[0])
 
 
-def pytest_configure():
+def over_files(manager, folder):
+    """A maker of kernel managers whose sockets are files in `folder` (a path of more than 107 letters is refused)."""
+    return lambda **how: manager(transport="ipc", ip=os.path.join(folder, uuid.uuid4().hex[:12]), **how)
+
+
+def starting_anew(start):
+    """`nbval.kernel.start_new_kernel`, tried again where the kernel dies before its first cell."""
+    def start_new_kernel(*args, stderr=None, **how):
+        for attempt in range(1, STARTS + 1):
+            with tempfile.TemporaryFile("w+") as errors:
+                try:
+                    return start(*args, stderr=errors, **how)
+                except RuntimeError as error:
+                    errors.seek(0)
+                    said = f"{error}; its standard error: {errors.read()[-2000:] or 'empty'}"
+                    if attempt == STARTS:
+                        raise RuntimeError(said) from error
+                    warnings.warn(f"attempt {attempt + 1} of {STARTS} to start a kernel: {said}")
+    return start_new_kernel
+
+
+def pytest_configure(config):
     if CAN_FORK:
+        import nbval.kernel
         from jupyter_client.provisioning import local_provisioner
 
+        folder = tempfile.TemporaryDirectory(prefix="kernels")
+        config.add_cleanup(folder.cleanup)
         local_provisioner.launch_kernel = forked
+        nbval.kernel.KernelManager = over_files(nbval.kernel.KernelManager, folder.name)
+        nbval.kernel.start_new_kernel = starting_anew(nbval.kernel.start_new_kernel)
