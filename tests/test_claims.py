@@ -1,13 +1,18 @@
 """The table of claims: records and lessons exist, verdicts come out of the figures, and a broken record is told in one line."""
 import json
+import os
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import howto
 import notebooks
 import pytest
 
-from transformer_course import claims
+from transformer_course import Translator, claims
 from transformer_course.claims import CLAIMS, VERDICTS, Claim, ClaimTable, figures, judged, measured
+from transformer_course.data.corpora import Corpus, Pair
 from transformer_course.records import recorded
 
 ALL = [claim for part in CLAIMS.values() for claim in part]
@@ -190,3 +195,52 @@ def test_years_and_authors_of_the_time_line_are_those_of_the_bibliography():
     assert len(steps) == 16 == code.count('", "') // 3
     for year, author, name, _ in steps:
         assert re.search(rf"^@\w+{{{author.lower()}{year}(-\w+)?,", known, re.M), name
+
+
+# The page of projects
+
+CAPSTONE = notebooks.ROOT / "docs" / "capstone.md"
+TRAINS = """Translator.train(corpus, model=SIDES[side], preset="micro", steps=STEPS, learning_rate=rate, seed=seed, progress=False)"""
+STUB = """type("Stub", (), {"config": {"training": {"history": [{"valid": abs(rate - 0.02) + 0.001 * seed}]}}, "evaluate": lambda self, test:
+                            type("Score", (), {"bleu": 10 * seed + 3 * (side == "with the idea")})()})()"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the blocks are for bash")
+def test_the_ten_points_of_a_project_are_earned_by_the_skeleton_and_lost_without_it(tmp_path):
+    """The page's blocks in an empty folder, with made-up figures in place of the trainings; then each point is spoiled."""
+    text = CAPSTONE.read_text(encoding="utf-8")
+    assert text.count(TRAINS) == 1
+    page = tmp_path / "capstone.md"
+    page.write_text(text.replace(TRAINS, STUB), encoding="utf-8")
+    folder, programs = tmp_path / "project", Path(sys.executable).parent
+    folder.mkdir()
+    output = howto.run(page, folder, programs)
+    assert "with: mean 23.0 BLEU (13.0 to 33.0), 3 seeds" in output and "Verdict: half" in output
+    assert "24_recipe: Label smoothing" in output and "the same figures again" in output
+    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    assert {side["rate"] for side in record["sides"].values()} == {0.02}
+    points = [line for line in howto.blocks(page)[-1].text.splitlines() if line]
+    assert [line.rpartition("# ")[2] for line in points] == [str(n) for n in range(1, 11)]
+
+    def spoil(name, old, new):
+        file = folder / name
+        before = file.read_text(encoding="utf-8")
+        assert old in before
+        file.write_text(before.replace(old, new), encoding="utf-8")
+        return lambda: file.write_text(before, encoding="utf-8")
+
+    spoiled = {1: ("claim.txt", " than ", " "), 3: ("record.json", '"overlap": 0', '"overlap": 1'), 4: ("record.json", '"guess": {', '"guess": {}, "other": {'),
+               6: ("record.json", '"steps": 40,\n     "test": 13', '"steps": 41,\n     "test": 13'), 9: ("report.md", "Verdict: half", "Verdict: holds"),
+               10: ("report.md", "does not show", "shows")}
+    for point, change in spoiled.items():
+        mend = spoil(*change)
+        with pytest.raises(RuntimeError):
+            howto.done(howto.Block("sh", "", points[point - 1]), folder, programs, {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"})
+        mend()
+
+
+def test_the_skeleton_trains_as_the_library_does():
+    pairs = [Pair(f"{a} sees {b}", f"{a} voit {b}") for a in "abcdef" for b in "uvwxyz"]
+    translator = Translator.train(Corpus.from_pairs(pairs, pair="en-fr"), model="transformer-rotary", preset="micro", steps=1, learning_rate=0.01,
+                                  seed=2, progress=False)
+    assert translator.config["training"]["history"][-1]["valid"] > 0 and translator.evaluate(pairs[:2]).bleu >= 0
