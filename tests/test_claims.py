@@ -230,7 +230,7 @@ def test_the_ten_points_of_a_project_are_earned_by_the_skeleton_and_lost_without
         return lambda: file.write_text(before, encoding="utf-8")
 
     spoiled = {1: ("claim.txt", " than ", " "), 3: ("record.json", '"overlap": 0', '"overlap": 1'), 4: ("record.json", '"guess": {', '"guess": {}, "other": {'),
-               6: ("record.json", '"steps": 40,\n     "test": 13', '"steps": 41,\n     "test": 13'), 9: ("report.md", "Verdict: half", "Verdict: holds"),
+               6: ("record.json", '"steps": 40,\n     "test": 13', '"steps": 41,\n     "test": 13'),
                10: ("report.md", "does not show", "shows")}
     for point, change in spoiled.items():
         mend = spoil(*change)
