@@ -79,6 +79,11 @@ def relinked(text: str, source: str, page: str) -> str:
     return LINK.sub(link, text)
 
 
+def to_pages(shown: str) -> str:
+    """HTML that a cell showed, with its links to other notebooks of the same folder as links to their pages."""
+    return re.sub(r'(<a href="\w+)\.ipynb(["#])', r"\1.html\2", shown)
+
+
 # Cells
 
 def markdown(text: str) -> dict:
@@ -250,6 +255,9 @@ def page(path: Path, exercises: dict[str, str]) -> dict:
     for cell in cells:
         if cell["cell_type"] == "markdown":
             cell["source"] = relinked(cell["source"], f"nbs/{place}", place)
+        for output in cell.get("outputs", []):
+            if "text/html" in output.get("data", {}):
+                output["data"]["text/html"] = to_pages("".join(output["data"]["text/html"]))
     head = [f"Run it on [{name}]({address})" if i == 0 else f"[{name}]({address})"
             for i, (name, address) in enumerate(launch(path.stem, posixpath.dirname(place)).items())]
     if path.stem in exercises:

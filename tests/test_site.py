@@ -32,6 +32,15 @@ def picture(**forms):
     return {"output_type": "display_data", "data": {f"image/{kind}": value for kind, value in forms.items()}, "metadata": {}}
 
 
+def test_links_in_what_a_cell_shows_lead_to_pages():
+    shown = '<a href="14a_worth.ipynb">14a</a> <a href="20_a.ipynb#b">20</a> <a href="https://x.y/z.ipynb">z</a>'
+    assert prepare.to_pages(shown) == shown.replace("14a_worth.ipynb", "14a_worth.html").replace("20_a.ipynb", "20_a.html")
+    page = prepare.page(notebooks.NBS / "lessons" / "49_what_holds.ipynb", prepare.exercise_of())
+    tables = "".join("".join(output.get("data", {}).get("text/html", "")) for cell in page["cells"] for output in cell.get("outputs", []))
+    found = re.findall(r'<a href="(\w+)\.html">', tables)
+    assert len(found) > 35 and all((notebooks.NBS / "lessons" / f"{name}.ipynb").is_file() for name in found) and ".ipynb" not in tables
+
+
 # Cells
 
 def test_directives_seeding_and_upkeep_are_gone():
