@@ -396,7 +396,8 @@ def references_page(cited: dict[str, list[tuple[str, str]]]) -> str:
     found = words.bibliography(Path(__file__).parent / "references.bib")
     for key in sorted(found.keys() & cited.keys(), key=lambda key: (words.key_of(found[key]["author"].split(",")[0], ""), found[key]["year"])):
         entry = found[key]
-        title = f"[{entry['title']}]({entry['url']})" if "url" in entry else f"*{entry['title']}*"
+        said = re.sub(r"([$*_])", r"\\\1", entry["title"])              # as text, where Markdown would read a sign
+        title = f"[{said}]({entry['url']})" if "url" in entry else f"*{said}*"
         where = ", ".join(f"[{text}](/{place}.ipynb)" for text, place in cited.get(key, []))
         lines += [f"(ref-{key})=", f"{words.authors(entry)} ({entry['year']}). {title}. {entry.get('venue', '')}."
                   .replace(". .", ".") + (f" Cited in {where}." if where else ""), ""]

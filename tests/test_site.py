@@ -194,6 +194,10 @@ def test_the_page_of_references_has_what_is_cited():
     assert "(ref-zhang2019-sennrich)=" in page and "bahdanau2015" not in page
 
 
+def test_signs_in_a_title_are_text_on_the_page_of_references():
+    assert r"Single \$&!#\* Vector" in prepare.references_page({"conneau2018": []})
+
+
 def test_every_word_of_the_glossary_has_an_anchor_of_its_own():
     rows = words.glossary(notebooks.NBS / "index.ipynb")
     assert len(rows) > 100 and len({row.anchor for row in rows}) == len(rows)

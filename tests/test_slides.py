@@ -1,9 +1,11 @@
 """Slides: what of a lesson they show, in which order, and that they need no network."""
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
 
+accessibility = pytest.importorskip("accessibility")
 slides = pytest.importorskip("slides")
 new = nbformat.v4
 PICTURE = new.new_output("display_data", data={"image/png": "aGk=", "text/plain": "<Figure>"})
@@ -71,3 +73,50 @@ def test_every_lesson_has_slides(root):
     for path in (root / "nbs" / "lessons").glob("*.ipynb"):
         shown = kinds(nbformat.read(path, as_version=4))
         assert 5 <= len(shown) <= 40 and shown[-1][0] == "## Summary", (path.stem, len(shown), shown[-1][0])
+
+
+def test_links_lead_to_slides_or_are_words():
+    body = '<a href="21_positions.ipynb">21</a> <a class="x" href="../exercises/ex20_attention.ipynb#a">try</a> <a href="#/3">on</a>'
+    assert slides.relinked(body) == '<a href="21_positions.html">21</a> try <a href="#/3">on</a>'
+    assert slides.relinked('<a href="20a_pronouns.ipynb#Summary">it</a>') == '<a href="20a_pronouns.html">it</a>'
+    assert slides.relinked('<a href="https://a.org/b.ipynb">b</a>') == '<a href="https://a.org/b.ipynb">b</a>'
+
+
+class Talk:
+    """A page of a browser with slides of which some have a fault."""
+
+    def __init__(self, faults):
+        self.faults, self.at, self.keyboard = faults, 0, self
+
+    def press(self, key):
+        self.at += key == "ArrowRight"
+
+    def evaluate(self, script, rules=None):
+        if script.startswith("["):
+            return [0, 1280, 1280]
+        node = {"html": "<b>", "target": ["b"]}
+        return {"violations": [{"id": "color-contrast", "help": "too pale", "nodes": [node]}] if self.at in self.faults else []}
+
+    def locator(self, selector):
+        return type("Sections", (), {"count": lambda _: 4})()
+
+    def wait_for_selector(self, selector):
+        self.waited = selector
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def test_every_slide_is_looked_at():
+    talk = Talk({0, 2})
+    assert accessibility.look_through(talk, "http://127.0.0.1:1/a.html", "axe") == [
+        "color-contrast (1): too pale: <b> at ['b']", "slide 3: color-contrast (1): too pale: <b> at ['b']"]
+    assert talk.at == 3 and talk.waited == ".reveal.ready"
+
+
+def test_slides_are_looked_at_where_they_are_made():
+    ways = [way for _, _, way, _ in accessibility.rounds(Path("site"), None, ["index.html"])]
+    assert ways == ["light", "dark", "phone"]
+    folder, pages, way, looks = accessibility.rounds(Path("site"), Path("slides"), ["index.html"])[-1]
+    assert (folder, way, looks) == (Path("slides"), "slides", accessibility.look_through)
+    assert all((Path(slides.ROOT) / "nbs" / "lessons" / page).with_suffix(".ipynb").is_file() for page in pages)

@@ -26,6 +26,8 @@ STYLE = """<style>
 .reveal h1, .reveal h2 {text-transform: none} .reveal h1 {font-size: 2em} .reveal h2 {font-size: 1.5em} .reveal table {font-size: .8em}
 .reveal img, .reveal svg {max-height: 440px; max-width: 900px; margin: 0 auto} .jp-RenderedHTMLCommon p {text-align: left}
 .reveal pre {box-shadow: none; width: 100%; font-size: 18px !important; line-height: 1.3 !important}
+.reveal p a, .reveal li a {text-decoration: underline !important}
+:root {--jp-mirror-editor-comment-color: #356c6c; --jp-mirror-editor-number-color: #066f06; --jp-mirror-editor-operator-color: #8b12d6}
 .celltag_wide .jp-InputArea pre {font-size: 13px !important} .celltag_wide .jp-OutputArea pre {font-size: 15px !important}
 </style>"""
 
@@ -106,13 +108,19 @@ def page(nb, name: str) -> str:
     config.SlidesExporter.mathjax_url = "static/mathjax/MathJax.js?config=TeX-AMS_CHTML-full,Safe"
     config.SlidesExporter.jquery_url = config.SlidesExporter.mermaid_js_url = "static/nothing.js"
     body, _ = SlidesExporter(config=config, exclude_input_prompt=True, exclude_output_prompt=True).from_notebook_node(talk)
-    return without_strangers(body)
+    return relinked(without_strangers(body))
 
 
 def without_strangers(body: str) -> str:
     """The page without what a template brings for diagrams of Mermaid, of which the lessons have none."""
     body = re.sub(r"<script type=\"module\">.*?</script>", "", body, flags=re.S)
     return re.sub(r"<img(?![^>]*\balt=)", '<img alt="drawing of the lesson"', body)
+
+
+def relinked(body: str) -> str:
+    """The page with links from a lesson's slides to those of another; a link to what has no slides becomes words."""
+    body = re.sub(r'(<a [^>]*href=")(\d\w*)\.ipynb(?:#[^"]*)?"', r'\1\2.html"', body)
+    return re.sub(r'<a [^>]*href="[^":#]*\.(?:ipynb|md)(?:#[^"]*)?"[^>]*>(.*?)</a>', r"\1", body, flags=re.S)
 
 
 def vendored(folder: Path):
