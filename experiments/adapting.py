@@ -3,9 +3,9 @@
     python experiments/adapting.py
 
 Each seed draws its own base (300 steps on the stories of micro-text), its own 300 questions and their batches. Every way takes 250 steps
-on the same questions. Its rate is searched with the first two seeds: the mean share of wrong answers about the stories of valid, times or divided by two
-until a worse one lies on either side. The questions about test are scored with all seeds and choose nothing. Two ways get eight stories in
-each batch, too, at the rate that was found without them. `forgets` is the loss on stories of test, in nats per word; it chooses nothing either.
+on the same questions. Its rate is searched with the first seed, by the share of right answers about the stories of valid: times or divided
+by two until a worse one lies on either side. Two ways get eight stories in each batch, too, at the rate that was found without them.
+The answers about test are scored in all runs and choose nothing; nor does `forgets`, the loss on stories of test in nats per word.
 Writes results/adapting.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import copy
@@ -26,7 +26,7 @@ from transformer_course.models.lora import answer_loss, trained_numbers, with_lo
 from transformer_course.models.modern import ModernLM
 from transformer_course.training.schedules import linear_decay
 
-NAME, SEEDS, SEARCH_SEEDS = "adapting", (1, 2, 3), (1, 2)
+NAME, SEEDS = "adapting", (1, 2, 3)
 WIDTH, BASE_STEPS, BASE_RATE, STEPS, ASKED, WARMUP = 64, 300, 0.01, 250, 300, 20
 FIRST = {"all numbers": 0.005, "LoRA, r = 8": 0.01, "LoRA, r = 2": 0.02, "head": 0.02, "from scratch": 0.005}      # the rate to begin with
 MIXED = {"all numbers, stories mixed in": "all numbers", "LoRA, r = 8, stories mixed in": "LoRA, r = 8"}
@@ -114,7 +114,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path, data = RESULTS / f"{NAME}.json", Stories()
     settings = json.loads(json.dumps({"width": WIDTH, "base_steps": BASE_STEPS, "base_rate": BASE_RATE, "steps": STEPS, "questions": ASKED,
-                                      "seeds": SEEDS, "search_seeds": SEARCH_SEEDS, "first_rates": FIRST}))
+                                      "seeds": SEEDS, "first_rates": FIRST}))
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"settings": settings, "before": [], "ways": {}}
     if record["settings"] != settings:
         raise SystemExit(f"{path.name} was made with other settings")
@@ -124,7 +124,7 @@ def main() -> None:
         record.update(joined_facts(record))
         write(NAME, record)
 
-    def run(way, rate, seed, scored):
+    def run(way, rate, seed):
         begun, draw = time.process_time(), random.Random(f"questions {seed}")
         questions = draw.sample(list(data.tasks("train")), ASKED)
 
@@ -133,28 +133,30 @@ def main() -> None:
             return found + model.loss(pad(draw.sample(data.ids["train"], 8))) if way in MIXED else found
 
         model = trained(started(data, way, seed), loss, rate, STEPS)
-        found = {"seed": seed, "rate": rate, "valid": right(model, *new["valid"])} | ({"test": right(model, *new["test"])} if scored else {})
-        found |= {"forgets": story_loss(model, data), "cpu_seconds": round(time.process_time() - begun, 1)}
+        seconds = round(time.process_time() - begun, 1)
+        found = {"seed": seed, "rate": rate, **{split: right(model, *new[split]) for split in new}, "forgets": story_loss(model, data)}
         print(way, found, flush=True)
-        return found
+        return found | {"cpu_seconds": seconds}
 
     for seed in SEEDS[len(record["before"]):]:
         record["before"].append({"seed": seed, "test": right(base(data, seed), *new["test"]), "forgets": story_loss(base(data, seed), data)})
     for way in (*FIRST, *MIXED):
-        found = record["ways"].setdefault(way, {"numbers": trained_numbers(started(data, way, 1)), "searched": [], "runs": []})
+        found = record["ways"].setdefault(way, {"numbers": trained_numbers(started(data, way, SEEDS[0])), "runs": []})
 
-        def wrong(rate):
-            for seed in SEARCH_SEEDS:
-                if all((one["seed"], one["rate"]) != (seed, rate) for one in found["searched"]):
-                    found["searched"].append(run(way, rate, seed, False))
-                    stored()
-            return 1 - sum(one["valid"] for one in found["searched"] if one["rate"] == rate) / len(SEARCH_SEEDS)
-
-        found["rate"] = record["ways"][MIXED[way]]["rate"] if way in MIXED else best_rate(wrong, FIRST[way])[0]
-        for seed in SEEDS:
-            if all(one["seed"] != seed for one in found["runs"]):
-                found["runs"].append(run(way, found["rate"], seed, True))
+        def known(rate, seed):
+            """The run with this rate and seed; a new one is stored."""
+            if all((one["rate"], one["seed"]) != (rate, seed) for one in found["runs"]):
+                found["runs"].append(run(way, rate, seed))
                 stored()
+            return next(one for one in found["runs"] if (one["rate"], one["seed"]) == (rate, seed))
+
+        if way in MIXED:
+            found["rate"] = record["ways"][MIXED[way]]["rate"]
+        else:
+            found["rate"] = best_rate(lambda rate: 1 - known(rate, SEEDS[0])["valid"], FIRST[way])[0]
+        for seed in SEEDS:
+            known(found["rate"], seed)
+        stored()
 
 
 if __name__ == "__main__":
