@@ -14,6 +14,7 @@ from transformer_course.data.reviews import NEGATIVE, POSITIVE
 from transformer_course.data.masking import PretrainingBatches
 from transformer_course.models.bert import Bert, BertForPreTraining
 from transformer_course.models.language_models import NGramModel
+from transformer_course.models.modern import ModernLM
 from transformer_course.models.segments import window_losses
 from transformer_course.models.transformer import Transformer
 from transformer_course.search.beam import beam_search
@@ -22,10 +23,12 @@ from transformer_course.training.settings import Settings
 from transformer_course.training.trainer import Trainer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+import adapting    # noqa: E402
 import bert    # noqa: E402
 import entailment    # noqa: E402
 import language_models    # noqa: E402
 import minilm    # noqa: E402
+import minilm_lora    # noqa: E402
 import minilm_tuned    # noqa: E402
 import optimisers    # noqa: E402
 import rates    # noqa: E402
@@ -309,6 +312,70 @@ def test_padding_does_not_change_what_a_classifier_on_the_mean_says():
     short, long = ([4, 5, 6], [0, 0, 1], 0), ([5, 6, 7, 8, 9], [0, 0, 0, 1, 1], 1)
     alone = model(*minilm_tuned.batch_of([short])[:2])
     assert_close(model(*minilm_tuned.batch_of([short, long])[:2])[:1], alone)
+
+
+def test_three_ways_of_adapting_start_alike_and_train_what_they_say():
+    torch.manual_seed(0)
+    bert = Bert(11, d_model=24, n_heads=3, n_layers=2, d_ff=40, max_len=9).eval()
+    tokens, segments = torch.randint(4, 11, (5, 7)), torch.zeros(5, 7, dtype=torch.long)
+    models = {way: minilm_lora.classifier(bert, way, seed=2).eval() for way in minilm_lora.FIRST}
+    for model in models.values():
+        assert torch.equal(model(tokens, segments), models["output alone"](tokens, segments))
+    learning = {way: {name for name, p in model.named_parameters() if p.requires_grad} for way, model in models.items()}
+    output = {"output.weight", "output.bias"}
+    assert learning["output alone"] == output
+    assert learning["all numbers"] == {name for name, _ in models["all numbers"].named_parameters()}
+    assert output < learning["LoRA"] and {name.rpartition(".")[2] for name in learning["LoRA"] - output} == {"down", "up"}
+    assert len(learning["LoRA"] - output) == 2 * 2 * 4                  # layers, four maps in each, A and B
+    assert all(p.requires_grad for p in bert.parameters())
+
+
+@pytest.mark.parametrize("way", minilm_lora.FIRST)
+def test_adapting_an_encoder_learns_and_changes_only_what_learns(way, monkeypatch):
+    monkeypatch.setattr(minilm_lora, "STEPS", 40)
+    torch.manual_seed(0)
+    bert = Bert(11, d_model=24, n_heads=3, n_layers=1, d_ff=40, max_len=9)
+    rows = [([2, 4 + label, 5, 6][:2 + i % 3], [0] * (2 + i % 3), label) for i, label in enumerate([0, 1] * 10)]
+    model = minilm_lora.trained(bert, rows, way, 0.3 if way == "output alone" else 0.02, seed=1)
+    assert minilm_tuned.right(model, rows) == 1.0
+    now = {name.replace(".linear.", "."): p for name, p in model.bert.named_parameters()}
+    same = {name: torch.equal(p, now[name]) for name, p in bert.named_parameters()}
+    assert all(same.values()) if way != "all numbers" else not any(same[name] for name in same if "feed_forward" in name)
+
+
+def test_kept_neighbours_are_those_of_a_loop(monkeypatch):
+    monkeypatch.setattr(minilm_lora, "NEAREST", 3)
+    torch.manual_seed(0)
+    x, y = (F.normalize(torch.randn(11, 5), dim=-1) for _ in range(2))
+    found = 0
+    for i in range(11):
+        first, second = (sorted((j for j in range(11) if j != i), key=lambda j: -(z[i] @ z[j]).item())[:3] for z in (x, y))
+        found += len({*first} & {*second})
+    assert minilm_lora.kept(x, y) == round(found / 33, 4)
+    assert minilm_lora.kept(x, x) == 1.0
+
+
+def test_a_head_of_its_own_starts_as_the_shared_one_and_alone_learns():
+    torch.manual_seed(0)
+    model = ModernLM(19, d_model=64, n_heads=4, n_layers=2).eval()
+    found, tokens = adapting.with_head(model), torch.randint(4, 19, (2, 9))
+    assert_close(found(tokens), model(tokens))
+    assert {name for name, p in found.named_parameters() if p.requires_grad} == {"output.table.weight"}
+    with torch.no_grad():
+        found.output.table.weight.zero_()
+    assert not found(tokens).any() and model(tokens).any()
+
+
+def test_right_answers_are_counted_one_by_one():
+    data = adapting.Stories()
+    torch.manual_seed(0)
+    model, items = data.new_model().eval(), list(data.tasks("valid"))[:70]      # more than one batch
+    with torch.no_grad():
+        guesses = [model(torch.tensor([data.words.encode(question)]))[0, -1].argmax().item() for question, _ in items]
+    items = [(question, data.words.decode([guess]) if n % 3 else answer)
+             for n, ((question, answer), guess) in enumerate(zip(items, guesses))]
+    expected = sum(data.words.encode(answer)[0] == guess for (_, answer), guess in zip(items, guesses)) / len(items)
+    assert adapting.right(model, *data.rows(items)) == round(expected, 4) > 0.5
 
 
 def test_an_n_gram_at_the_beginning_of_a_segment_gives_way_to_the_one_that_fits():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .functional import check_sizes, check_texts
 from .transformer_lm import LanguageModel
 
-# %% ../../nbs/lessons/35a_adapting.ipynb #cell-14
+# %% ../../nbs/lessons/35a_adapting.ipynb #cell-16
 def answer_loss(
     model: LanguageModel,
     tokens: Tensor,        # (B, T + 1) texts, padded
@@ -48,7 +48,7 @@ def answer_loss(
         raise ValueError("answer_loss: no word after the first belongs to an answer")
     return model.output.loss(model.vectors(tokens[:, :-1]), targets, 0.0, model.pad_id)
 
-# %% ../../nbs/lessons/35a_adapting.ipynb #cell-22
+# %% ../../nbs/lessons/35a_adapting.ipynb #cell-24
 class LoRALinear(nn.Module):
     """A frozen linear map plus a trained one of low rank: W x + b + (α / r) B A x [Hu et al. 2021, eq. 3].
 
@@ -92,7 +92,7 @@ class LoRALinear(nn.Module):
             found.weight += self.scale * (self.up @ self.down)
         return found
 
-# %% ../../nbs/lessons/35a_adapting.ipynb #cell-23
+# %% ../../nbs/lessons/35a_adapting.ipynb #cell-25
 def with_lora(
     model: nn.Module,
     rank: int = 8,                       # r
