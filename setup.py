@@ -13,6 +13,7 @@ lab = settings["lab_requirements"].split()
 dev = settings["dev_requirements"].split()
 site = settings["site_requirements"].split()
 real_weights = settings["real_weights_requirements"].split()
+onnx = settings["onnx_requirements"].split()
 
 carried = {"transformer_course.results": ("experiments/results", "*.json"),     # records of long runs, which lessons show
            "transformer_course.timings": ("benchmarks/results", "*.json"),      # and of benchmarks
@@ -36,7 +37,7 @@ setup(
     include_package_data=True,
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),
-    extras_require={"lab": lab, "dev": dev, "site": site, "real-weights": real_weights},
+    extras_require={"lab": lab, "dev": dev, "site": site, "real-weights": real_weights, "onnx": onnx},
     classifiers=[
         "Development Status :: 5 - Production/Stable",
         "Intended Audience :: Education",
