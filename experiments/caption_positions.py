@@ -1,6 +1,6 @@
 """Captions (Multi30k) translated by Transformers that differ in how they are told the positions; equal steps.
 
-    python experiments/caption_positions.py --steps 800
+    python experiments/caption_positions.py
 
 Needs the data set (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA). Size, vocabulary, rate, order of
 the sentences and steps are the same for all. Nothing is tuned on the test set: it is looked at once, at the end, as a whole
@@ -46,9 +46,9 @@ def run(model: str, settings: dict, pairs: list) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=2500)
     given = parser.parse_args()
-    settings = {"pair": "en-de", "preset": "tiny", "seed": 1, "steps": given.steps, "beam": 1}
+    settings = {"pair": "en-de", "preset": "micro", "seed": 1, "steps": given.steps, "beam": 1}
     path, pairs = RESULTS / "caption_positions.json", load("multi30k", pair="en-de")[SPLIT]
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"settings": settings, "schemes": {}}
     if record["settings"] != settings:
