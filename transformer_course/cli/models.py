@@ -302,23 +302,58 @@ def demo(
 # %% ../../nbs/library/cli/91c_cli_models.ipynb #cell-16
 def export(
     folder: Folder,
-    out: Annotated[Path, typer.Argument(help="A new folder, which Hugging Face's library can read.")],
+    out: Annotated[Path, typer.Argument(help="A new folder, which another library can read.")],
+    to: Annotated[str, typer.Option(help="huggingface, ctranslate2 or onnx.")] = "huggingface",
     layout: Annotated[str | None, typer.Option(
-        help="marian, pegasus, t5, gpt2 or bert.  [default: the one that fits]")] = None,
+        help="Of Hugging Face's library, and on the way to CTranslate2: marian, pegasus, t5, gpt2 or bert.  "
+             "[default: the one that fits]")] = None,
+    quantization: Annotated[str, typer.Option(
+        help="Of the weights: float32 or, to ctranslate2, int8.")] = "float32",
 ) -> None:
-    """Write a trained model for Hugging Face's library.
+    """Write a trained model for another library.
 
-    As a MarianMT, Pegasus, T5, GPT-2 or BERT, with its tokenizer.
+    For Hugging Face's library as a MarianMT, Pegasus, T5, GPT-2 or BERT; for CTranslate2; or as graphs of
+    ONNX. The folder has the tokenizer, and a README.md that shows the calls.
     """
     from transformer_course.pipelines.loading import load
     from transformer_course.pipelines.model_folder import export_model, labels_of
     from transformer_course.published.cards import auto_class
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} is not empty: give a new folder")
+    _check_export(out, to, layout, quantization)
     trained = load(folder)
+    if to != "huggingface":
+        print(_for_engine(out, trained, to, layout, quantization))
+        return
     with telling():
         name = export_model(out, trained.model, trained.tokenizer, layout,
                             labels_of(trained.model, trained.config))
     auto = auto_class(json.loads((out / "config.json").read_text(encoding="utf-8")))
     print(f"{out} holds a {name}; in Hugging Face's library: {auto}.from_pretrained({str(out)!r}); "
           "its README.md shows the calls")
+
+
+def _check_export(out: Path, to: str, layout: str | None, quantization: str) -> None:
+    "Raise ValueError for an export that cannot be, before the model is read."
+    from transformer_course.pipelines.presets import known
+    known("--to", to, ("huggingface", "ctranslate2", "onnx"))
+    known("--quantization", quantization, ("float32", "int8"))
+    if quantization == "int8" and to != "ctranslate2":
+        raise ValueError(f"--quantization int8: only --to ctranslate2 has it, and not --to {to}")
+    if layout and to == "onnx":
+        raise ValueError(f"--layout {layout}: a graph of ONNX has no layout")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is not empty: give a new folder")
+
+
+def _for_engine(out: Path, trained, to: str, layout: str | None, quantization: str) -> str:
+    "Write a folder for CTranslate2 or ONNX Runtime, and return what it holds, in one line."
+    from transformer_course.files import write_files
+    from transformer_course.published.engines import ctranslate2_files
+    from transformer_course.published.onnx_graphs import onnx_files
+    if to == "onnx":
+        files = onnx_files(trained.model, trained.tokenizer, trained.config.get("prefix", ""))
+        held = " and ".join(sorted(name for name in files if name.endswith(".onnx")))
+    else:
+        name, files = ctranslate2_files(trained.model, trained.tokenizer, layout, quantization)
+        held = f"a {name} for CTranslate2, in {quantization}"
+    write_files(out, files)                       # complete or not at all
+    return f"{out} holds {held}; its README.md shows the calls"
