@@ -68,8 +68,13 @@ class StepGraph(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, token, memory, mask, cache):
-        "The logits (N, V) of the next word, and the longer cache (L, 2, N, H, P + 1, K)."
+    def forward(
+        self,
+        token: Tensor,     # (N,) ids
+        memory: Tensor,    # (L, 2, N, H, S, K)
+        mask: Tensor,      # (N, 1, 1, S) True at real source words
+        cache: Tensor,     # (L, 2, N, H, P, K)
+    ) -> tuple[Tensor, Tensor]:   # logits (N, V) of the next word, the longer cache (L, 2, N, H, P + 1, K)
         caches = [KeyValueCache(*pair) for pair in unstacked(cache)]
         logits, state = self.model.step(State(caches, unstacked(memory), mask), token)
         return logits, _longer(state)
@@ -94,12 +99,19 @@ class TextGraph(nn.Module):
         return self.model.output(vectors[:, -1]), _longer(state)
 
 # %% ../../nbs/library/published/34o_onnx_graphs.ipynb #cell-9
-def why_not_onnx(model: nn.Module) -> str:   # empty if it can
+def why_not_onnx(
+    model: nn.Module,
+) -> str:                # empty if it can
     """Why a model cannot become graphs.
 
-    Shapes
-    ------
-    empty if it can
+    Parameters
+    ----------
+    model : nn.Module
+
+    Returns
+    -------
+    str
+        empty if it can
     """
     can = ("translators of the kinds transformer and t5 can, and the language models transformer-lm and "
            "rotary-lm")
@@ -140,12 +152,19 @@ def portable(model: nn.Module) -> nn.Module:
     return found
 
 
-def most_positions(model: nn.Module) -> int | None:   # None: any number
+def most_positions(
+    model: nn.Module,
+) -> int | None:         # None: any number
     """How many words the graphs of a model can hold in a row.
 
-    Shapes
-    ------
-    None: any number
+    Parameters
+    ----------
+    model : nn.Module
+
+    Returns
+    -------
+    int | None
+        None: any number
     """
     learnt = [len(part.table) for part in model.modules() if isinstance(part, Learned)]
     codes = [POSITIONS for part in model.modules() if isinstance(part, Sinusoidal)]
@@ -183,11 +202,13 @@ def cache_sizes(model: nn.Module) -> tuple[int, int, int]:   # L, H, K
 def graphs(model: nn.Module) -> dict[str, bytes]:
     """The graphs of a model by the names of their files.
 
-    Raises ValueError for a model that cannot become graphs, ImportError without the packages for it.
+    Raises ValueError for a model that cannot become graphs, and ImportError without the packages for it.
     """
     if why := why_not_onnx(model):
         raise ValueError(why)
     needed("--to onnx", ("onnx", "onnxscript"))
+    if not hasattr(torch.compiler, "is_exporting"):
+        raise ImportError(f"--to onnx needs PyTorch 2.7 or newer, and this is {torch.__version__}")
     if sum(w.numel() for w in model.parameters()) >= 2**29:
         raise ValueError("a file of ONNX holds less than 2 GB, and this model has more weights")
     L, H, K = cache_sizes(model)
@@ -303,9 +324,9 @@ _OF_TEXTS = _TABLE + """\
 | `step.onnx` | `tokens` (N, T), `cache` ({L}, 2, N, {H}, P, {K}) | `logits` (N, V) after the last word, \
 `longer` ({L}, 2, N, {H}, P + T, {K}) |"""
 
-_SIZES = ("{source}N is the number of texts, and P the number of words that were read before, 0 at first. The cache "
-          "has keys and values of {L} layers, {H} heads and {K} numbers. `cache[:, :, rows]` goes on with "
-          "chosen rows, as a beam search does.")
+_SIZES = ("{source}N is the number of texts, and P the number of words that were read before, 0 at first. "
+          "The cache has keys and values of {L} layers, {H} heads and {K} numbers. `cache[:, :, rows]` goes "
+          "on with chosen rows, as a beam search does.")
 
 _SOURCE = "S is the number of pieces of the longest source. "
 
