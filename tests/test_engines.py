@@ -4,8 +4,9 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
-from test_exports import SIZES, learnt, printed_by
+from test_exports import ODD, SIZES, learnt, printed_by
 
 from transformer_course.cli.app import main
 from transformer_course.data.corpora import load as corpus
@@ -19,6 +20,7 @@ from transformer_course.pipelines.presets import MODELS
 from transformer_course.pipelines.translator import Translator
 from transformer_course.pipelines.writer import Writer, running_ids
 from transformer_course.published import engines, onnx_graphs
+from transformer_course.published.tokenizers import tokenizer_files
 from transformer_course.search.beam import greedy_search
 
 V = 23
@@ -61,6 +63,17 @@ def command(*words, capsys):
         main([*map(str, words)])
     printed = capsys.readouterr()
     return ended.value.code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "characters"])
+def test_the_tokenizer_of_a_page_cuts_texts_as_ours_does(kind, pairs):
+    """Also where a text has the name of a special token in it."""
+    ours = Tokenizer.train([pair.source for pair in pairs], kind=kind, size=300)
+    theirs = tokenizers.Tokenizer.from_str(tokenizer_files(ours, "$A <eos>")["tokenizer.json"].decode())
+    theirs.encode_special_tokens = True
+    for text in [*ODD, *(pair.source for pair in pairs), "new words, and signs ✓"]:
+        assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text)
+        assert theirs.encode(text).ids == [*ours.encode(text), ours.eos_id]
 
 
 # ONNX
