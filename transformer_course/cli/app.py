@@ -15,8 +15,9 @@ from typing import Annotated
 
 import typer
 
-from . import (
-    course as cli_course, data as cli_data, models as cli_models, texts as cli_texts)
+from transformer_course.cli import (
+    course as cli_course, data as cli_data, exporting as cli_exporting, models as cli_models,
+    texts as cli_texts)
 from .lines import Stopped, one_line
 
 # %% ../../nbs/library/cli/91_cli.ipynb #cell-6
@@ -32,7 +33,8 @@ for name, command in (("list", cli_data.data_list), ("fetch", cli_data.data_fetc
     data_app.command(name)(command)
 for command in (cli_models.train, cli_texts.translate, cli_texts.write, cli_texts.encode, cli_texts.fill,
                 cli_texts.classify, cli_models.evaluate, cli_models.compare, cli_models.demo, cli_data.doctor,
-                cli_course.start, cli_course.lab, cli_course.check, cli_course.progress, cli_models.export):
+                cli_course.start, cli_course.lab, cli_course.check, cli_course.progress,
+                cli_exporting.export):
     app.command()(command)
 app.command("generate", hidden=True)(cli_texts.write)           # the ecosystem's word for it
 

@@ -36,7 +36,8 @@ def one_line(error: BaseException) -> str:
         return f"error: {text} (--help shows what is allowed)"
     if isinstance(error, OSError) and error.filename:
         return f"error: {error.filename}: {error.strerror}"
-    if isinstance(error, (ValueError, OSError, RuntimeError, FloatingPointError)):
+    optional = isinstance(error, ImportError) and error.name is None     # ours: it says what to install
+    if optional or isinstance(error, (ValueError, OSError, RuntimeError, FloatingPointError)):
         return f"error: {text}"
     return f"error: unexpected {type(error).__name__}: {text} (add --debug to see where)"
 
