@@ -47,29 +47,39 @@ def test_there_are_claims_of_each_verdict_and_none_twice():
     assert {"10", "11", "12a", "13", "14a", "15", "20", "21", "22", "24", "25", "30", "31", "32", "35", "40", "44"} <= lessons
 
 
+def test_a_claim_with_figures_names_its_rival():
+    for claim in ALL:
+        if claim.record:
+            assert re.search(r"\b(than|beats?)\b", claim.says), claim.says
+
+
 def test_figures_are_those_that_loops_find():
     """Read without paths, from the records themselves."""
     runs = {name: model["runs"] for name, model in recorded("micro_hindi")["models"].items()}
     said = {claim.says: measured(claim) for claim in ALL}
     loops = {
-        "The Transformer keeps more far verbs.": [
+        "The Transformer gets more far verbs right than the recurrent translator.": [
             [sum(run["subject"][d][0] for d in ("18", "19", "20")) / sum(run["subject"][d][1] for d in ("18", "19", "20"))
              for run in runs[name]] for name in ("transformer", "additive")],
-        "Label smoothing gets more sentences exactly right.": [
+        "Label smoothing gets more sentences exactly right than training without it.": [
             [run["last"]["test"]["exact_match"] for run in recorded("recipe")["variants"][name]["runs"]]
             for name in ("the recipe", "no smoothing")],
         "With 64 labels, a published BERT beats a bag of words on real reviews.": [
             [run["test"] for run in recorded("minilm_tuned")["tasks"]["polarity"]["MiniLM"]["64"]],
             recorded("minilm")["labels"]["bag of words"]["64"]],
-        "With 256 labels, our own small BERT gains by learning from plain text first.": [
+        "With 256 labels, plain text helps our own BERT more than as many extra steps on the labels.": [
             [run["test"] for run in start["runs"] if run["labels"] == 256 and run["rate"] == start["rates"]["256"]]
-            for start in (recorded("bert")["labels"][name] for name in ("micro-text", "from scratch"))],
+            for start in (recorded("bert")["labels"][name] for name in ("micro-text", "from scratch, as many steps"))],
         "With 16 layers, a norm before each sublayer learns better than one after it.": [
             [run["test"] for run in recorded("depth")["runs"] if (run["variant"], run["warmup"], run["depth"], run["rate"])
              == (variant, 50, 16, 0.003)] for variant in ("pre-norm", "post-norm")],
-        "The Transformer translates real captions better, for the same processor time.": [
+        "The Transformer translates real captions better than the recurrent translator in the same time.": [
             [recorded(name)["test_2016_flickr"]["beam 5"]["bleu"]]
             for name in ("multi30k_en-de_transformer_tiny_22m", "multi30k_en-de_additive_tiny_44m")],
+        "Two levels tell who thinks what better than one row of words.": [
+            [run["right"] for run in recorded("hierarchical")["readers"][name]["runs"]] for name in ("two levels", "one row")],
+        "Learned spans predict Shakespeare's letters better than one fixed window of the same cost.": [
+            [run["loss"] for run in recorded("adaptive_span")["parts"]["text"]["models"][name]] for name in ("price 0.0003", "window")],
     }
     for says, (better, than) in loops.items():
         assert said[says][:2] == (better, than), says
@@ -80,11 +90,12 @@ def test_a_verdict_is_that_of_counting_pairs(claim):
     """An oracle without minima: how many of all pairs (with the idea, without it) are won."""
     better, than, verdict = measured(claim)
     won = [(a < b if claim.lower else a > b) for a in better for b in than]
-    ahead = sum(better) * len(than) - sum(than) * len(better)
-    if (-ahead if claim.lower else ahead) <= 0:
-        assert verdict == "not"
+    lost = [(a > b if claim.lower else a < b) for a in better for b in than]
+    ahead = (sum(better) * len(than) - sum(than) * len(better)) * (-1 if claim.lower else 1)
+    if len(better) > 1 and (all(won) or all(lost)):
+        assert verdict == ("holds" if all(won) else "opposite")
     else:
-        assert verdict == ("holds" if all(won) and len(better) > 1 else "half")
+        assert verdict == ("half" if ahead > 0 else "not")
 
 
 # The rule
@@ -93,7 +104,13 @@ def test_a_verdict_is_that_of_counting_pairs(claim):
     ([65, 64, 68], [62, 66, 61], False, "half"),
     ([65, 64, 68, 70, 71], [62, 63.5, 61], False, "holds"),
     ([2.0, 2.1], [2.2, 2.3], True, "holds"),
-    ([2.0, 2.1], [2.2, 2.3], False, "not"),
+    ([2.0, 2.1], [2.2, 2.3], False, "opposite"),
+    ([2.2, 2.3], [2.0, 2.1], True, "opposite"),
+    ([62, 66, 61], [65, 64, 68], False, "not"),           # worse, but the groups overlap
+    ([62, 63, 61], [65, 64, 68], False, "opposite"),
+    ([2.0, 3.0], [3.0], False, "not"),                    # as good is not worse
+    ([1.0, 2.0], [3.0], False, "opposite"),               # against a rival that needs no seed
+    ([1.0], [2.0, 3.0], False, "not"),                    # one training decides nothing
     ([3.0, 3.0], [3.0], False, "not"),                    # equal is no better
     ([3.0, 4.0], [3.0], False, "half"),                   # nor is one that is only as good
     ([9.0], [1.0, 2.0], False, "half"),                   # one training
@@ -101,6 +118,14 @@ def test_a_verdict_is_that_of_counting_pairs(claim):
 ])
 def test_the_rule(better, than, lower, expected):
     assert judged(better, than, lower) == expected
+
+
+@pytest.mark.parametrize("better, than", [([3, 1, 2], [5, 4, 6]), ([5, 1, 2], [4, 3, 6]), ([1, 2], [2, 1])])
+def test_the_rule_is_symmetric(better, than):
+    """With both groups exchanged, and with `lower`, "holds" and "opposite" change places, and so do "half" and "not" unless the means are equal."""
+    there, back = judged(better, than), judged(than, better)
+    assert {there, back} in ({"holds", "opposite"}, {"half", "not"}) or sum(better) == sum(than) and there == back == "not"
+    assert judged(better, than, lower=True) == back
 
 
 # Paths
@@ -154,7 +179,7 @@ def test_a_missing_record_and_an_incomplete_claim_are_refused(record):
     whole = Claim("A claim.", "10_rnn", "made", "models > a > runs > * > test", 0.6)
     assert measured(whole).verdict == "not"
     for wrong in (replace(whole, record=""), replace(whole, verdict="half"), replace(whole, record="", verdict="perhaps")):
-        with pytest.raises(ValueError, match="'A claim.' needs a record, or one verdict of holds, half, not"):
+        with pytest.raises(ValueError, match="'A claim.' needs a record, or one verdict of holds, half, not, opposite"):
             measured(wrong)
 
 
@@ -163,9 +188,9 @@ def test_a_missing_record_and_an_incomplete_claim_are_refused(record):
 def test_a_table_has_figures_links_and_signs(record):
     claim = Claim("A & b.", "14a_worth", "made", "models > a > runs > * > test", 0.4, "% right")
     table = ClaimTable([claim, Claim("C.", "10_rnn", verdict="not")], "Two")
-    assert table.texts() == [("A & b.", "14a_worth", "60.0 (50.0 to 70.0) against 40.0 % right", "2", "● holds"),
+    assert table.texts() == [("A & b.", "14a_worth", "60.0 (50.0 to 70.0) against 40.0 % right", "2 / none", "● holds"),
                              ("C.", "10_rnn", "in the lesson", "–", "○ not")]
-    assert table.counts() == {"holds": 1, "half": 0, "not": 1}
+    assert table.counts() == {"holds": 1, "half": 0, "not": 1, "opposite": 0}
     shown = table._repr_html_()
     assert '<a href="14a_worth.ipynb">14a</a>' in shown and "A &amp; b." in shown and shown.count("<th ") == 5
     assert repr(table).splitlines()[0] == "Two" and len(repr(table).splitlines()) == 3

@@ -117,7 +117,7 @@ class MeanPool(nn.Module):
 class HierarchicalClassifier(nn.Module):
     """Words make sentences, sentences make a document, and the document gets a class [Yang et al. 2016, §2].
 
-    It gets its parts ready made. An encoder takes vectors (N, T, D) and a mask (N, 1, 1, T), and gives
+    It gets its parts as arguments. An encoder takes vectors (N, T, D) and a mask (N, 1, 1, T), and gives
     vectors of the same shape. A pool makes one vector of many, and says with which weights.
 
     Parameters
