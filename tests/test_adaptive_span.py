@@ -210,3 +210,22 @@ def test_calls_that_cannot_work(call, says):
     with pytest.raises(ValueError, match=says) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_a_model_without_attention_in_its_layers_is_told_and_stays_as_it_was():
+    model, half = torch.nn.Linear(3, 4), small()
+    half.stack.layers.append(torch.nn.Linear(3, 4))
+    before = [layer.self_attention.heads.pattern for layer in half.stack.layers[:2]]
+    for foreign, name in ((model, "Linear"), (half, "TransformerLM")):
+        with pytest.raises(TypeError, match=f"use_spans: {name} is no language model whose layers have a self_attention") as error:
+            use_spans(foreign, LONGEST, 3)
+        assert "\n" not in str(error.value)
+    assert [layer.self_attention.heads.pattern for layer in half.stack.layers[:2]] == before
+
+
+def test_no_spans_cost_nothing():
+    free = span_cost([], 0.01)
+    assert isinstance(free, torch.Tensor) and free.shape == () and free == 0
+    made = pattern(1.0, 5.0, 13.0)
+    span_cost([made], 0.01).backward()
+    assert_close(made.share.grad, torch.full_like(made.share, 0.01 * LONGEST))

@@ -129,7 +129,12 @@ def test_one_frame_does_not_tell_the_tone():
     (lambda: ConvolutionModule(D, 4), "ConvolutionModule: kernel must be odd, not 4"),
     (lambda: ConvolutionModule(0), "ConvolutionModule: d_model must be a positive whole number, not 0"),
     (lambda: Listener([], D, 0), "Listener: symbols must be a positive whole number, not 0"),
-    (lambda: recordings(2, sounds=0), "recordings: sounds must be a positive whole number, not 0")])
+    (lambda: recordings(2, sounds=0), "recordings: sounds must be a positive whole number, not 0"),
+    (lambda: recordings(2, noise=-0.1), "recordings: noise must be at least 0, not -0.1"),
+    (lambda: listener(False, False, 17), "listener: attention, convolution or both must be True"),
+    (lambda: symbol_errors([[1], [2]], [[1]]), "symbol_errors: found and true must be equally long, not 2 and 1"),
+    (lambda: symbol_errors([], []), "symbol_errors: true must have at least one symbol"),
+    (lambda: symbol_errors([[1]], [[]]), "symbol_errors: true must have at least one symbol")])
 def test_calls_that_cannot_work(call, says):
     with pytest.raises(ValueError, match=says) as error:
         call()

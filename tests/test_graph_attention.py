@@ -111,6 +111,8 @@ def test_the_grammar_of_micro_hindi():
 @pytest.mark.parametrize("call,says", [
     (lambda: edges_to_mask([(0, 4)], 4), r"edges_to_mask: the edge \(0, 4\) does not fit 4 words"),
     (lambda: edges_to_mask([(-1, 2)], 4), r"edges_to_mask: the edge \(-1, 2\) does not fit 4 words"),
+    (lambda: head_masks(torch.ones(1, 3, 3) > 0, torch.ones(1, 3) > 0, 4, 5), "head_masks: graph_heads must be a whole number from 0 to 4, not 5"),
+    (lambda: head_masks(torch.ones(1, 3, 3) > 0, torch.ones(1, 3) > 0, 4, -1), "head_masks: graph_heads must be a whole number from 0 to 4, not -1"),
     (lambda: GraphAttention(3, 4, 0), "GraphAttention: n_heads must be a positive whole number, not 0"),
     (lambda: VerbReader(0, 7), "VerbReader: vocab_size must be a positive whole number, not 0")])
 def test_calls_that_cannot_work(call, says):

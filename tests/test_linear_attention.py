@@ -112,6 +112,7 @@ def test_k_drawers_give_the_right_key_at_most_k_in_n():
 
 @pytest.mark.parametrize("call, words", [
     (lambda: Linear(chunk=0), "Linear: chunk must be a positive whole number, not 0"),
+    (lambda: chunked_linear_attention(*torch.ones(3, 5, 4), chunk=0), "chunked_linear_attention: chunk must be a positive whole number, not 0"),
     (lambda: Linear().new_cache(), "Linear: reading word by word needs causal=True"),
     (lambda: Linear()(*torch.randn(3, 1, 1, 5, 4), bias=torch.zeros(5, 5)), "Linear: it has no scores"),
     (lambda: Linear()(*torch.randn(3, 1, 1, 5, 4), dropout=0.1), "Linear: it has no scores"),

@@ -120,3 +120,10 @@ def test_slides_are_looked_at_where_they_are_made():
     folder, pages, way, looks = accessibility.rounds(Path("site"), Path("slides"), ["index.html"])[-1]
     assert (folder, way, looks) == (Path("slides"), "slides", accessibility.look_through)
     assert all((Path(slides.ROOT) / "nbs" / "lessons" / page).with_suffix(".ipynb").is_file() for page in pages)
+
+
+def test_the_workflow_of_the_site_makes_the_slides_that_are_looked_at(root):
+    lines = (root / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8").splitlines()
+    made = next(line.split("tools/slides.py")[1].split() for line in lines if "tools/slides.py" in line)
+    assert made == [page.removesuffix(".html") for page in accessibility.SLIDES]
+    assert any("tools/accessibility.py" in line and "--slides build/slides" in line for line in lines)

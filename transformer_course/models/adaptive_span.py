@@ -25,7 +25,7 @@ def echoes(
 ) -> Tensor:                    # (B, L) ids
     """Texts in which each letter is, with probability ½, an echo; otherwise it follows the letter before it.
 
-    An echo is the letter `distance` places back. The last letter of the alphabet is followed by the first.
+    An echo is the letter `distance` positions back. The last letter of the alphabet is followed by the first.
     Raises ValueError if a number is not a positive whole number.
 
     Parameters
@@ -173,6 +173,8 @@ def use_spans(
 ) -> list[AdaptiveSpan]:        # one for each layer
     """Give each layer of a language model spans of its own, in place of the pattern that it has.
 
+    Raises TypeError for another model, and ValueError for the sizes that `AdaptiveSpan` refuses.
+
     Parameters
     ----------
     model : nn.Module
@@ -189,9 +191,13 @@ def use_spans(
     list[AdaptiveSpan]
         one for each layer
     """
+    try:
+        attentions = [layer.self_attention.heads for layer in model.stack.layers]
+    except AttributeError:
+        raise TypeError(f"use_spans: {type(model).__name__} is no language model whose layers have a "
+                        "self_attention") from None
     patterns = []
-    for layer in model.stack.layers:
-        heads = layer.self_attention.heads
+    for heads in attentions:
         heads.pattern = AdaptiveSpan(heads.n_heads, longest, ramp, start)
         patterns.append(heads.pattern)
     return patterns
@@ -214,7 +220,7 @@ def span_cost(
     Tensor
         scalar
     """
-    return price * sum(pattern.spans().sum() for pattern in patterns)
+    return price * sum((pattern.spans().sum() for pattern in patterns), torch.zeros(()))
 
 # %% ../../nbs/lessons/41_adaptive_span.ipynb #cell-29
 @dataclass(eq=False)

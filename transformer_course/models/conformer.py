@@ -30,7 +30,7 @@ def recordings(
 
     Each sound is one of four tones of its speaker and glides up or down: eight symbols, 1 + 2 tone + up. It
     takes 3 to 5 frames. The speaker's voice lies up to 8 pitches higher or lower than that of another.
-    Raises ValueError if a number is not a positive whole number.
+    Raises ValueError if rows or sounds is not a positive whole number, or noise is negative.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ def recordings(
         frames (B, S, 20); real (B, S) bool; symbols (B, U) from 1
     """
     check_sizes("recordings", rows=rows, sounds=sounds)
+    if noise < 0:
+        raise ValueError(f"recordings: noise must be at least 0, not {noise}")
     symbols = torch.randint(2 * TONES, (rows, sounds), generator=generator)
     frames = torch.randint(3, 6, (rows, sounds), generator=generator)
     voice = 3 + 8 * torch.rand(rows, 1, generator=generator)                         # the pitch of the hum
@@ -230,6 +232,8 @@ def listener(
 ) -> Listener:
     """A Conformer, or one of its parents, for `recordings`.
 
+    Raises ValueError without attention and convolution, or for a size that is not a positive whole number.
+
     Parameters
     ----------
     attention : bool
@@ -245,6 +249,9 @@ def listener(
     kernel : int, default 7
     symbols : int, default 2 * TONES
     """
+    if not (attention or convolution):
+        raise ValueError("listener: attention, convolution or both must be True")
+
     def layer():
         positions = positions_in_attention("rotary", d_model, n_heads)
         return ConformerLayer(
@@ -261,8 +268,16 @@ def symbol_errors(
     found: list[list[int]],
     true: list[list[int]],
 ) -> float:
-    "Insertions, deletions and replacements that turn what was found into what is true, a true symbol."
-    return sum(_edits(a, b) for a, b in zip(found, true, strict=True)) / sum(map(len, true))
+    """Insertions, deletions and replacements that turn what was found into what is true, per true symbol.
+
+    Raises ValueError if the lists are not equally long, or there is no true symbol.
+    """
+    if len(found) != len(true):
+        raise ValueError("symbol_errors: found and true must be equally long, "
+                         f"not {len(found)} and {len(true)}")
+    if not any(true):
+        raise ValueError("symbol_errors: true must have at least one symbol")
+    return sum(_edits(a, b) for a, b in zip(found, true)) / sum(map(len, true))
 
 
 def _edits(a: list[int], b: list[int]) -> int:

@@ -171,7 +171,7 @@ def _checked_mask(name: str, mask: Tensor | None, T: int, device: torch.device) 
 
 # %% ../../nbs/lessons/40_efficient.ipynb #cell-23
 class Strided:
-    """Each position reads those that are a multiple of `stride` away [Child et al. 2019, §4.2].
+    """Each position reads those that are a multiple of `stride` away [Child et al. 2019, §4.3].
 
     The text is written in rows of `stride` words, and each column attends to itself: about T · T / stride
     products. Asked for weights, given a bias, or used with a cache, it computes all products under its mask.
@@ -257,6 +257,7 @@ def find_the_mark(
     """A start token, fillers, a question token; one of the fillers is marked, and its value is asked for.
 
     Fillers are ids 0 … V - 1, the marked ones V … 2V - 1, then come the start and the question.
+    Raises ValueError if a number is not a positive whole number, or length is below 3.
 
     Parameters
     ----------
@@ -285,9 +286,24 @@ def find_the_mark(
 
 
 class ReadsLast(nn.Module):
-    """Read a text, and score classes from its last vector."""
+    """Read a text, and score classes from its last vector.
 
-    def __init__(self, embedding: Embedding, encoder: Encoder, output: nn.Module):
+    Parameters
+    ----------
+    embedding : Embedding
+        (B, T) ids -> (B, T, D)
+    encoder : Encoder
+        (B, T, D) -> (B, T, D)
+    output : nn.Module
+        (B, D) -> (B, C) scores
+    """
+
+    def __init__(
+        self,
+        embedding: Embedding,       # (B, T) ids -> (B, T, D)
+        encoder: Encoder,           # (B, T, D) -> (B, T, D)
+        output: nn.Module,          # (B, D) -> (B, C) scores
+    ):
         super().__init__()
         self.embedding, self.encoder, self.output = embedding, encoder, output
 
@@ -295,7 +311,7 @@ class ReadsLast(nn.Module):
         return self.output(self.encoder(self.embedding(tokens))[:, -1])
 
     def loss(self, tokens: Tensor, labels: Tensor) -> Tensor:            # (B, T), (B,) -> scalar
-        """Mean cross-entropy.
+        """Mean cross-entropy. Raises ValueError unless each text has one label, and each label is a class.
 
         Shapes
         ------

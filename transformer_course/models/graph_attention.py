@@ -103,6 +103,8 @@ def head_masks(
 ) -> Tensor:                     # (B, H, S, S) bool
     """A mask for each head.
 
+    Raises ValueError if graph_heads is not a whole number from 0 to n_heads.
+
     Parameters
     ----------
     graph : Tensor
@@ -119,6 +121,9 @@ def head_masks(
     Tensor
         (B, H, S, S) bool
     """
+    if graph_heads not in range(n_heads + 1):
+        raise ValueError(f"head_masks: graph_heads must be a whole number from 0 to {n_heads}, "
+                         f"not {graph_heads}")
     along = torch.arange(n_heads)[:, None, None] < graph_heads                 # (H, 1, 1)
     return (graph[:, None] | ~along) & real[:, None, None]
 
@@ -127,10 +132,33 @@ class VerbReader(nn.Module):
     """An encoder that reads a sentence and scores the labels of one of its words.
 
     Raises ValueError if a size is not a positive whole number.
+
+    Parameters
+    ----------
+    vocab_size : int
+        V
+    labels : int
+        that a word can have
+    d_model : int, default 32
+        D
+    n_heads : int, default 4
+        H
+    n_layers : int, default 2
+    d_ff : int, default 64
+        F
+    dropout : float, default 0.1
     """
 
-    def __init__(self, vocab_size: int, labels: int, d_model: int = 32, n_heads: int = 4, n_layers: int = 2,
-                 d_ff: int = 64, dropout: float = 0.1):
+    def __init__(
+        self,
+        vocab_size: int,           # V
+        labels: int,               # that a word can have
+        d_model: int = 32,         # D
+        n_heads: int = 4,          # H
+        n_layers: int = 2,
+        d_ff: int = 64,            # F
+        dropout: float = 0.1,
+    ):
         super().__init__()
         check_sizes("VerbReader", vocab_size=vocab_size, labels=labels)
 
@@ -158,10 +186,12 @@ class GraphAttention(nn.Module):
     """A layer of a graph attention network, GAT [Veličković et al. 2018, eq. 1 to 5].
 
     Its scores are sums: a part of the word that asks, and a part of the neighbour.
+    Raises ValueError if a size is not a positive whole number.
 
     Parameters
     ----------
     d_in : int
+        D
     d_head : int
         K
     n_heads : int
@@ -172,7 +202,7 @@ class GraphAttention(nn.Module):
 
     def __init__(
         self,
-        d_in: int,
+        d_in: int,                 # D
         d_head: int,               # K
         n_heads: int,              # H; the output has H K numbers
         slope: float = 0.2,        # of the leaky rectifier for negative scores

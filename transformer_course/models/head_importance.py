@@ -26,7 +26,7 @@ def gated(
     model: nn.Module,
     gates: dict[str, Tensor],     # by name: a number for each head, (H,), or each sentence and head, (B, H)
 ) -> Iterator[None]:
-    """Inside the block, what each head says is multiplied by its gate: 0 removes it [Michel et al. 2019].
+    """Inside the block, a head's answer is multiplied by its gate: 0 removes it [Michel et al. 2019, §2.3].
 
     Afterwards the model is as before, after an error too. Raises ValueError for a name that is no attention
     of the model, or a number of gates that is not that of its heads.
@@ -65,7 +65,7 @@ def head_importance(
     batch: int,                      # B
     dtype: torch.dtype = torch.float32,    # of the model
 ) -> dict[str, Tensor]:              # by name of the attention: (H,)
-    """The mean over sentences of |∂loss/∂gate| at gates of 1 [Michel et al. 2019].
+    """The mean over sentences of |∂loss/∂gate| at gates of 1 [Michel et al. 2019, eq. 2].
 
     The absolute value is taken sentence by sentence: otherwise signs cancel.
 

@@ -33,9 +33,9 @@ def plain_linear_attention(
     value: Tensor,                # (..., T, K')
     mask: Tensor | None = None,   # bool, broadcasts to (..., T, T); True = may attend
 ) -> tuple[Tensor, Tensor]:       # output (..., T, K'), weights (..., T, T)
-    """Attention with φ(q) · φ(k) in place of exp(q · k / √K), computed with all weights [same paper, eq. 4].
+    """Attention with φ(q) · φ(k) in place of exp(q · k / √K) [Katharopoulos et al. 2020, eq. 4].
 
-    A row that may see nothing gives zeros.
+    All weights are computed. A row that may see nothing gives zeros.
 
     Parameters
     ----------
@@ -70,6 +70,8 @@ def chunked_linear_attention(
 ) -> Tensor:                          # (..., T, K' + 1) numerators, then the denominator
     """Query t reads keys up to t: all products within a chunk, and one running sum for what came before.
 
+    Raises ValueError if chunk is not a positive whole number.
+
     Parameters
     ----------
     query : Tensor
@@ -88,6 +90,7 @@ def chunked_linear_attention(
     Tensor
         (..., T, K' + 1) numerators, then the denominator
     """
+    check_sizes("chunked_linear_attention", chunk=chunk)
     T = query.shape[-2]
     query, key, value = (F.pad(x, (0, 0, 0, -x.shape[-2] % chunk)).unflatten(-2, (-1, chunk))
                          for x in (query, key, value))                                   # (..., n, c, K)
