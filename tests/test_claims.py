@@ -10,8 +10,9 @@ import howto
 import notebooks
 import pytest
 
-from transformer_course import Translator, claims
-from transformer_course.claims import CLAIMS, VERDICTS, Claim, ClaimTable, figures, judged, measured
+from transformer_course import Translator, verdicts
+from transformer_course.claims import CLAIMS
+from transformer_course.verdicts import VERDICTS, Claim, ClaimTable, figures, judged, measured
 from transformer_course.data.corpora import Corpus, Pair
 from transformer_course.records import recorded
 
@@ -142,7 +143,7 @@ def record(monkeypatch):
         if name != "made":
             raise FileNotFoundError(f"there is no record {name!r}")
         return RECORD
-    monkeypatch.setattr(claims, "recorded", read)
+    monkeypatch.setattr(verdicts, "recorded", read)
 
 
 @pytest.mark.parametrize("path, expected", [
