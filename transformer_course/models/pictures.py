@@ -8,7 +8,6 @@ __all__ = ['Patches', 'coordinates', 'PictureReader']
 # %% ../../nbs/lessons/43_pictures.ipynb #cell-2
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .attention import attention_weights
 from .caches import State
@@ -124,10 +123,9 @@ class PictureReader(nn.Module):
         tgt: Tensor,           # (B, T + 1) BOS, the given words, the words to write, EOS; padded
         given: Tensor,         # (B,) how many words are given: they cost nothing
     ) -> Tensor:               # scalar
-        """Cross-entropy of the words to write: the mean of each text, then the mean of the texts.
+        """Cross-entropy, mean over the words to write.
 
-        So a caption of many words counts no more than an answer of one. Raises ValueError if a text has
-        nothing to write.
+        Raises ValueError if there is no word to write.
 
         Parameters
         ----------
@@ -144,11 +142,12 @@ class PictureReader(nn.Module):
             scalar
         """
         wanted = tgt[:, 1:]                                                              # (B, T)
-        write = (wanted != self.pad_id) & (torch.arange(wanted.shape[1], device=tgt.device) >= given[:, None])
-        if not write.any(1).all():
-            raise ValueError("PictureReader: a text has no word to write: given must be smaller than its length")
-        costs = F.cross_entropy(self(pictures, tgt[:, :-1]).transpose(1, 2), wanted, reduction="none")
-        return ((costs * write).sum(1) / write.sum(1)).mean()
+        given_too = torch.arange(wanted.shape[1], device=tgt.device) < given[:, None]
+        wanted = wanted.masked_fill(given_too, self.pad_id)                              # costs nothing
+        if not (wanted != self.pad_id).any():
+            raise ValueError("PictureReader: there is no word to write: given is as large as the texts are long")
+        vectors = self.text.decode(*self.encode(pictures), tgt[:, :-1])
+        return self.text.output.loss(vectors, wanted, 0.0, self.pad_id)
 
     def first(self, pictures: Tensor) -> Tensor:      # -> (N,)
         return torch.full((len(pictures),), self.bos_id, device=pictures.device)
