@@ -116,7 +116,7 @@ def by_relation(model, words, items, pictures) -> dict[str, dict[str, list]]:
             name = next(name for name in RELATIONS if name in item.prompt)
             a, b = item.about
             found[name][abs(a.column - b.column) if name in RELATIONS[:2] else abs(a.row - b.row)].append(i)
-    return {name: {str(n): [scores(model, words, [items[i] for i in of], pictures[of])["relation"], len(of)] for n, of in gaps.items()}
+    return {name: {str(n): [scores(model, words, [items[i] for i in of], pictures[of])["relation"], len(of)] for n, of in gaps.items() if of}
             for name, gaps in found.items()}
 
 

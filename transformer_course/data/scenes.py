@@ -14,8 +14,9 @@ from random import Random
 import torch
 from torch import Tensor
 
-# %% ../../nbs/library/data/43a_scenes.ipynb #cell-6
-COLOURS = {"red": (0.85, 0.1, 0.1), "green": (0.0, 0.6, 0.2), "blue": (0.1, 0.2, 0.9), "yellow": (0.95, 0.8, 0.0)}
+# %% ../../nbs/library/data/43a_scenes.ipynb #cell-7
+COLOURS = {"red": (0.85, 0.1, 0.1), "green": (0.0, 0.6, 0.2),              # parts of red, green, blue light
+           "blue": (0.1, 0.2, 0.9), "yellow": (0.95, 0.8, 0.0)}
 SHAPES = ("circle", "square", "triangle", "cross")
 GRID, CELL, THING = 4, 8, 6                 # cells a side; pixels of a cell, and of a thing
 HELD_OUT = (("green", "triangle"), ("red", "cross"))       # pairs that no training scene has
@@ -73,7 +74,7 @@ class Item:
     answer: str
     about: tuple[Thing, ...] = ()   # the things that decide the answer, if single ones do
 
-# %% ../../nbs/library/data/43a_scenes.ipynb #cell-7
+# %% ../../nbs/library/data/43a_scenes.ipynb #cell-8
 def _pick(rng: Random, several: Sequence):
     "One of several; made of `random` alone, so that every version of Python makes the same choice."
     return several[int(rng.random() * len(several))]
@@ -114,7 +115,7 @@ def some_pairs(
     given: Sequence[tuple[str, str]] = (),        # pairs that are there already; they come first
     never: Sequence[tuple[str, str]] = HELD_OUT,  # pairs that are not drawn
 ) -> list[tuple[str, str]]:
-    """n different pairs of colour and shape.
+    """n different pairs of colour and shape. Raises ValueError if there are not so many.
 
     Parameters
     ----------
@@ -126,12 +127,14 @@ def some_pairs(
         pairs that are not drawn
     """
     free = [(c, s) for c in COLOURS for s in SHAPES if (c, s) not in (*given, *never)]
+    if n > len(given) + len(free):
+        raise ValueError(f"some_pairs: there are only {len(given) + len(free)} pairs, not {n}")
     found = list(given)
     while len(found) < n:
         found.append(free.pop(int(rng.random() * len(free))))
     return found
 
-# %% ../../nbs/library/data/43a_scenes.ipynb #cell-9
+# %% ../../nbs/library/data/43a_scenes.ipynb #cell-10
 def _mask(shape: str) -> Tensor:
     "Which pixels of a thing have ink, (THING, THING) bool."
     y, x = torch.meshgrid(torch.arange(THING) - 2.5, torch.arange(THING) - 2.5, indexing="ij")
@@ -163,7 +166,7 @@ def draw(
         paper[:, top:top + THING, left:left + THING] = _INK[t.colour][:, None, None] * _MASKS[t.shape]
     return paper
 
-# %% ../../nbs/library/data/43a_scenes.ipynb #cell-11
+# %% ../../nbs/library/data/43a_scenes.ipynb #cell-13
 def caption(scene: Sequence[Thing]) -> str:
     """a red circle , a blue square and a green cross"""
     *first, last = [f"a {t.colour} {t.shape}" for t in in_order(scene)]
@@ -175,21 +178,22 @@ def holds(
     a: Thing,
     b: Thing,
 ) -> bool:
-    """Whether a stands so to b. Raises ValueError for an unknown relation."""
+    """Whether a is, for example, left of b. Raises ValueError for an unknown relation."""
     if relation not in RELATIONS:
         raise ValueError(f"holds: relation must be one of {RELATIONS}, not {relation!r}")
     return {"left of": a.column < b.column, "right of": a.column > b.column,
             "above": a.row < b.row, "below": a.row > b.row}[relation]
 
-# %% ../../nbs/library/data/43a_scenes.ipynb #cell-12
+# %% ../../nbs/library/data/43a_scenes.ipynb #cell-15
 def some_item(
     rng: Random,
     kind: str,                                     # one of KINDS
-    with_pair: tuple[str, str] | None = None,      # a pair that the scene must have, such as a held-out one
+    with_pair: tuple[str, str] | None = None,      # what it is about, such as a held-out pair
 ) -> Item:
     """A scene of two to four things, with a caption or a question of this kind.
 
-    Raises ValueError for an unknown kind.
+    With a pair, one of its things is this pair, and the question is about it; only *is there* may be answered
+    by *no*. Raises ValueError for an unknown kind.
 
     Parameters
     ----------
@@ -197,7 +201,7 @@ def some_item(
     kind : str
         one of KINDS
     with_pair : tuple[str, str] | None, default None
-        a pair that the scene must have, such as a held-out one
+        what it is about, such as a held-out pair
     """
     if kind not in KINDS:
         raise ValueError(f"some_item: kind must be one of {KINDS}, not {kind!r}")
@@ -227,7 +231,7 @@ def _asked(rng: Random, kind: str, scene, with_pair) -> tuple | None:
         level = a.column == b.column if relation in RELATIONS[:2] else a.row == b.row
         return None if level else (f"is the {a.colour} {a.shape} {relation} the {b.colour} {b.shape} ?",
                                    "yes" if holds(relation, a, b) else "no", (a, b))
-    return None
+    return None                                             # two things of this shape or of this colour
 
 
 def _exists(rng: Random, n: int, given) -> Item:
@@ -238,8 +242,9 @@ def _exists(rng: Random, n: int, given) -> Item:
         pairs = some_pairs(rng, n, [asked])
     else:
         free = [p for p in some_pairs(rng, 14) if p != asked]
-        pairs = [_pick(rng, [p for p in free if p[0] == asked[0]]), _pick(rng, [p for p in free if p[1] == asked[1]])]
-        pairs = some_pairs(rng, n, pairs, never=(*HELD_OUT, asked))
+        colour = _pick(rng, [p for p in free if p[0] == asked[0]])
+        shape = _pick(rng, [p for p in free if p[1] == asked[1]])
+        pairs = some_pairs(rng, n, [colour, shape], never=(*HELD_OUT, asked))
     scene = some_scene(rng, pairs)
     about = tuple(t for t in scene if t.pair == asked)
     return Item("exists", scene, f"is there a {asked[0]} {asked[1]} ?", "yes" if yes else "no", about)
@@ -249,7 +254,7 @@ def some_items(
     seed: int,
     n: int,                              # of each kind
     kinds: Sequence[str] = KINDS,
-    with_held_out: bool = False,         # each scene has a held-out pair; otherwise none has
+    with_held_out: bool = False,         # each item is about a held-out pair; otherwise no scene has one
 ) -> list[Item]:
     """n items of each kind, in turn.
 
@@ -260,13 +265,13 @@ def some_items(
         of each kind
     kinds : Sequence[str], default KINDS
     with_held_out : bool, default False
-        each scene has a held-out pair; otherwise none has
+        each item is about a held-out pair; otherwise no scene has one
     """
     rng = Random(seed)
     return [some_item(rng, kind, _pick(rng, HELD_OUT) if with_held_out else None)
             for _ in range(n) for kind in kinds]
 
-# %% ../../nbs/library/data/43a_scenes.ipynb #cell-14
+# %% ../../nbs/library/data/43a_scenes.ipynb #cell-20
 NUMBERS = ("one", "two", "three", "four")
 
 
