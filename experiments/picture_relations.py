@@ -1,65 +1,78 @@
-"""Questions about relations in drawn scenes, for a model that can find things and for one that begins from nothing; answers yes or no, or written out.
+"""Left of and right of in drawn scenes: the answer that a trained model writes, and the answer that a program reads off the model's own caption.
 
     python experiments/pictures.py --seeds 1 2 3               # first: it leaves the trained models in runs/
-    python experiments/picture_relations.py --seeds 1 2 3
+    python experiments/picture_relations.py
 
-The models learn from 16,000 questions such as *is the red circle left of the blue square ?* alone. *after* begins with the model
-*coordinates* of pictures.py with the same seed, *from nothing* with random weights. The answer is yes or no, or it is *written out*: two
-columns or rows, then yes or no; it is right if all its words are. The rate of each is searched with seed 1, by the loss on `valid` after
-a fifth of the steps, until a worse one lies on either side. Writes results/picture_relations.json after each run, and goes on where an
-earlier call stopped. One thread.
+A caption names the things from left to right. So if a model's caption is right, it has put the things in order, and the answer to *is the
+red circle left of the blue square ?* can be read off it: is *a red circle* written earlier? If one of the two is not in the caption, or is
+in it twice, the reading counts as wrong. 1,000 new questions about relations, of which the readable half is scored both ways. Writes
+results/picture_relations.json. One thread, a minute.
 """
-import argparse
 import json
-import time
+import re
 
 import pictures as task
 import torch
-from records import RESULTS, best_rate, joined_facts, write
+from records import facts, write
 
-NAME, STEPS, FIRST = "picture_relations", 800, 0.002
-SPLITS = {"train": (11, 16000, False), "valid": (12, 400, False), "test": (13, 1000, False)}     # seed, scenes
-MODELS = ("after, written out", "after", "from nothing, written out", "from nothing")
+from transformer_course.data.scenes import Item, draw, some_items
+
+NAME, SEED, N = "picture_relations", 13, 1000
 
 
-def run(made, name: str, rate: float, seed: int, steps: int) -> tuple:
-    """A trained model, its scores in training, and the seconds."""
-    begun, curve = time.process_time(), {}
-    weights = torch.load(task.WEIGHTS / f"pictures-coordinates-{seed}.pt") if name.startswith("after") else None
-    model = task.train(made, "coordinates", rate, seed, steps, curve, weights)
-    return model, curve, round(time.process_time() - begun, 1)
+@torch.no_grad()
+def captions(model, words, pictures: torch.Tensor, longest: int = 24) -> list[str]:
+    """Greedy captions of many pictures at once."""
+    token, state, written = torch.full((len(pictures),), model.bos_id), model.start(pictures), []
+    for _ in range(longest):
+        logits, state = model.step(state, token)
+        token = logits.argmax(-1)
+        written.append(token)
+    return words.decode_many(torch.stack(written, 1).tolist())
+
+
+def read_off(item: Item, text: str) -> str | None:
+    """The answer to a question about left or right, from a caption that goes from left to right; None if it does not tell."""
+    told = re.findall(r"a (\w+) (\w+)", text)
+    a, b = (thing.pair for thing in item.about)
+    if told.count(a) != 1 or told.count(b) != 1:
+        return None
+    earlier = told.index(a) < told.index(b)
+    return "yes" if earlier == ("left of" in item.prompt) else "no"
+
+
+def mistaken(model, words, items: list[Item], pictures: torch.Tensor, told: list[str]) -> dict | None:
+    """The first of 40 questions that the model answers wrongly when it is asked."""
+    for n, item in enumerate(items[:40]):
+        written = words.decode(model.write(pictures[n:n + 1], words.encode(item.prompt))[0])
+        if written != item.answer:
+            things = [[t.colour, t.shape, t.row, t.column, *t.shift] for t in item.scene]
+            return {"things": things, "prompt": item.prompt, "answer": item.answer, "written": written, "caption": told[n]}
+    return None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--only", nargs="+", default=MODELS, choices=MODELS)
-    given = parser.parse_args()
     torch.set_num_threads(1)
-    (plain, pictures, _), words, path = task.data(SPLITS, ("relation",)), task.data()[2], RESULTS / f"{NAME}.json"
-    long = {split: [task.long(i) for i in of] for split, of in plain.items()}
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"models": {}}
-    record = joined_facts(record) | {"steps": STEPS, "items": {name: len(of) for name, of in plain.items()}, "models": record["models"]}
-
-    def valid_loss(made, name: str, rate: float) -> float:
-        model = run(made, name, rate, 1, STEPS // 5)[0].requires_grad_(False)
-        return model.loss(pictures["valid"], *task.rows(words, made[0]["valid"])).item()
-
-    for seed in given.seeds:
-        for name in given.only:
-            made = (long if "written out" in name else plain), pictures, words
-            if name not in record["models"]:
-                rate, tried = best_rate(lambda rate: valid_loss(made, name, rate), FIRST)
-                record["models"][name] = {"rate": rate, "rates": tried, "runs": []}
-            of = record["models"][name]
-            if seed not in [one["seed"] for one in of["runs"]]:
-                model, curve, seconds = run(made, name, of["rate"], seed, STEPS)
-                of["runs"].append({"seed": seed, "seconds": seconds, "curve": {step: scores["relation"] for step, scores in curve.items()},
-                                   "test": task.scores(model, words, made[0]["test"], pictures["test"])["relation"],
-                                   "relations": task.by_relation(model, words, made[0]["test"], pictures["test"]),
-                                   "examples": [task.example(model, words, made[0]["test"], pictures["test"], i) for i in range(2)] if seed == 1 else []})
-                print(name, json.dumps(of["runs"][-1]), flush=True)
-                write(NAME, record)
+    words, items = task.data()[2], some_items(SEED, N, ("relation",))
+    pictures = torch.stack([draw(item.scene) for item in items])
+    beside = [i for i, item in enumerate(items) if "left of" in item.prompt or "right of" in item.prompt]
+    other = [i for i in range(len(items)) if i not in set(beside)]
+    record = facts() | {"questions": {"left, right": len(beside), "above, below": len(other)}, "models": {}}
+    for path in sorted(task.WEIGHTS.glob("pictures-*.pt")):
+        name, seed = re.fullmatch(r"pictures-(.+)-(\d+)", path.stem).groups()
+        if name == "white paper":
+            continue
+        model = task.build(words, name).eval()
+        model.load_state_dict(torch.load(path))
+        asked = {part: task.scores(model, words, [items[i] for i in of], pictures[of])["relation"]
+                 for part, of in (("left, right", beside), ("above, below", other))}
+        told = captions(model, words, pictures[beside])
+        right = [read_off(items[i], text) == items[i].answer for i, text in zip(beside, told)]
+        found = {"seed": int(seed), "asked": asked, "read off its caption": round(sum(right) / len(right), 4),
+                 "example": mistaken(model, words, [items[i] for i in beside], pictures[beside], told)}
+        record["models"].setdefault(name, []).append(found)
+        print(name, json.dumps(found), flush=True)
+    write(NAME, record)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class Patches(nn.Module):
         if self.codes is None:
             where = coordinates(self.size).to(pictures).expand(len(pictures), -1, -1, -1)
             pictures = torch.cat([pictures, where], 1)                                   # (B, 5, size, size)
-        vectors = self.more(self.map(pictures).flatten(2).transpose(1, 2))               # (B, S, D), row by row
+        vectors = self.more(self.map(pictures).flatten(2).transpose(1, 2))             # (B, S, D), row by row
         return vectors if self.codes is None else vectors + self.codes
 
 # %% ../../nbs/lessons/43_pictures.ipynb #cell-19
@@ -228,6 +228,6 @@ class PictureReader(nn.Module):
                 logits, state = self.step(state, torch.tensor([token], device=pictures.device))
             while len(written) < longest and (token := logits[0].argmax().item()) != self.eos_id:
                 written.append(token)
-                weights.append(seen[name][0].mean(0)[-1])                                # (S,) mean of the heads
+                weights.append(seen[name][0].mean(0)[-1])                             # (S,) mean of the heads
                 logits, state = self.step(state, torch.tensor([token], device=pictures.device))
         return written, torch.stack(weights) if weights else torch.zeros(0, state.source_mask.shape[-1])
