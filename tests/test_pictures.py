@@ -18,7 +18,8 @@ from transformer_course.models.pictures import Patches, PictureReader, coordinat
 from transformer_course.models.transformer import Transformer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
-import pictures as experiment    # noqa: E402
+import picture_relations           # noqa: E402
+import pictures as experiment      # noqa: E402
 
 V, D, SIZE, PATCH = 23, 12, 18, 6          # 9 patches
 WIDTHS = {(2, 4, 6, 6, 4, 2): "circle", (6, 6, 6, 6, 6, 6): "square",       # inked pixels of each line of a shape
@@ -286,3 +287,23 @@ def test_the_experiment_scores_whole_answers():
         right[item.kind].append(words.decode(written) == item.answer)
     expected = {kind: round(sum(of) / len(of), 4) for kind, of in right.items()}
     assert experiment.scores(model, words, items, pictures) == expected and sum(expected.values()) > 1
+
+
+def test_answers_are_read_off_right_captions_only():
+    for item in some_items(6, 150, ("relation",)):
+        if "of the" in item.prompt:
+            text = told(seen(draw(item.scene)))
+            assert picture_relations.read_off(item, text) == item.answer
+            a, b = item.about
+            assert picture_relations.read_off(item, text.replace(f"{a.colour} {a.shape}", "pink star")) is None
+            twice = f"{text} and a {b.colour} {b.shape}"
+            assert picture_relations.read_off(item, twice) is None
+
+
+def test_captions_of_many_pictures_are_those_of_one_at_a_time():
+    items = some_items(1, 5, ("caption",))
+    pictures, words = torch.stack([draw(i.scene) for i in items]), Tokenizer.train([i.answer for i in items], kind="words", size=100)
+    torch.manual_seed(4)
+    model = experiment.build(words, "learned").eval()
+    together = picture_relations.captions(model, words, pictures, longest=6)
+    assert together == [words.decode(model.write(picture[None], [], longest=6)[0]) for picture in pictures]
