@@ -41,7 +41,7 @@ def data(splits: dict = SPLITS, kinds=KINDS) -> tuple[dict[str, list[Item]], dic
 
 
 def long(item: Item) -> Item:
-    """A relation with its answer written out; any other item as it is."""
+    """A relation with its answer written out, whose words are in the vocabulary, too; any other item as it is."""
     return written_out(item) if item.kind == "relation" else item
 
 
@@ -57,13 +57,11 @@ def build(words: Tokenizer, model: str) -> PictureReader:
     return PictureReader(Patches(WIDTH, positions="learned" if "learned" in model else "coordinates"), text)
 
 
-def train(made, name: str, rate: float, seed: int, steps: int, curve: dict | None = None, weights: dict | None = None) -> PictureReader:
-    """A trained model; a curve is filled: step -> scores on valid; weights: to begin with."""
+def train(made, name: str, rate: float, seed: int, steps: int, curve: dict | None = None) -> PictureReader:
+    """A trained model; a curve is filled: step -> scores on valid."""
     items, pictures, words = made
     torch.manual_seed(seed)
     model, chance = build(words, name), random.Random(seed)
-    if weights:
-        model.load_state_dict(weights)
     targets, given = rows(words, items["train"])
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
     for step in range(1, steps + 1):
