@@ -8,7 +8,7 @@ __all__ = ['CLAIMS']
 # %% ../nbs/lessons/49_what_holds.ipynb #cell-4
 from .verdicts import Claim
 
-# %% ../nbs/lessons/49_what_holds.ipynb #cell-21
+# %% ../nbs/lessons/49_what_holds.ipynb #cell-17
 def _hindi(model: str, figure: str = "scores > test > exact_match") -> str:
     "Where micro-Hindi's record has a figure of a translator."
     return f"models > {model} > runs > * > {figure}"
@@ -46,7 +46,7 @@ CLAIMS["Counting and recurrence"] = (
           verdict="not"),
 )
 
-# %% ../nbs/lessons/49_what_holds.ipynb #cell-22
+# %% ../nbs/lessons/49_what_holds.ipynb #cell-18
 CLAIMS["Attention"] = (
     Claim("Choosing where to look translates micro-Hindi better than equal weights.", "14a_worth",
           "micro_hindi", _hindi("additive"), _hindi("additive-uniform"), _EXACT),
@@ -103,7 +103,7 @@ CLAIMS["Positions, depth and training"] = (
     Claim("A Transformer writes all words of a translation at once.", "23b_costs", verdict="not"),
 )
 
-# %% ../nbs/lessons/49_what_holds.ipynb #cell-23
+# %% ../nbs/lessons/49_what_holds.ipynb #cell-19
 _CAPTIONS = "test_2016_flickr > beam 5 > bleu"
 CLAIMS["The Transformer against lesson 14's translator"] = (
     Claim(
@@ -133,7 +133,7 @@ CLAIMS["The Transformer against lesson 14's translator"] = (
           _hindi("additive", _LONGER), "BLEU"),
 )
 
-# %% ../nbs/lessons/49_what_holds.ipynb #cell-24
+# %% ../nbs/lessons/49_what_holds.ipynb #cell-20
 CLAIMS["Language models and what they learn first"] = (
     Claim("A Transformer says 32 letters again better than an LSTM.", "30_transformer_lm", "say_again",
           "models > Transformer > lengths > 32 > * > right", "models > LSTM > lengths > 32 > * > right",
@@ -172,7 +172,7 @@ CLAIMS["Language models and what they learn first"] = (
           "parts > two > GRU, marked > runs > * > test > all", _RIGHT),
 )
 
-# %% ../nbs/lessons/49_what_holds.ipynb #cell-25
+# %% ../nbs/lessons/49_what_holds.ipynb #cell-21
 CLAIMS["Today's parts, long texts and looking inside"] = (
     Claim("Rotary positions alone give GPT-2's block a lower loss than its own positions.",
           "35_todays_block", "todays_block", "models > rotary positions > runs > * > test",
@@ -233,5 +233,6 @@ CLAIMS["Today's parts, long texts and looking inside"] = (
           "35_todays_block", "todays_block", "models > SwiGLU > runs > * > test",
           "models > GPT-2 > runs > * > test", "bits a character", True, 2),
     Claim("With LoRA in use, the model predicts stories better than before.", "35a_adapting", "adapting",
-          "ways > LoRA, r = 8 > runs > rate = ^rate > forgets", "before > * > forgets", "nats a word", True, 2),
+          "ways > LoRA, r = 8 > runs > rate = ^rate > forgets", "before > * > forgets", "nats a word",
+          True, 2),
 )
