@@ -55,7 +55,7 @@ def test_wheel_says_what_it_needs(wheel):
     plain = {r.replace(" ", "") for r in metadata.get_all("Requires-Dist") if "extra ==" not in r}
     assert plain == set(wanted["requirements"].split())
     assert not any(r.startswith(DEVELOPMENT) for r in plain)
-    assert set(metadata.get_all("Provides-Extra")) == {"lab", "dev", "site", "real-weights"}
+    assert set(metadata.get_all("Provides-Extra")) == {"lab", "dev", "site", "real-weights", "onnx"}
     assert (metadata["Version"], metadata["Requires-Python"]) == (wanted["version"], ">=" + wanted["min_python"])
 
 
