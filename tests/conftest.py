@@ -15,6 +15,7 @@ settings.register_profile("course", deadline=None, derandomize=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "course"))
 
 ROOT = Path(__file__).resolve().parents[1]
+ALONE = "test_howto.py", "test_several_processes.py", "test_training.py"     # files without a fixture that tests share
 sys.path.insert(0, str(ROOT / "tools"))                 # what the tests share with the commands of development
 
 
@@ -23,6 +24,19 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The tests of a file go to one worker, for they share what a fixture has made. Not so the slow ones of files that share nothing:
+    each of these goes to the worker that is free, so that no worker is idle at the end."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if nodeid.split("::")[0].endswith(ALONE) else super()._split_scope(nodeid)
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")
