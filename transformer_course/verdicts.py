@@ -229,9 +229,10 @@ class ClaimTable:
         names = "claim", "lesson", "measured", "seeds", "verdict"
         lines = ["".join(f'<th scope="col"{left}>{name}</th>' for name in names)]
         for says, lesson, *rest in self.texts():
-            link = f'<a href="{lesson}.ipynb">{lesson.partition("_")[0]}</a>'
-            row = (escape(says), link, *map(escape, rest))
-            lines.append("".join(f"<td{left}>{text}</td>" for text in row))
+            link = f'<a href="{lesson}.ipynb" style="color:inherit">{lesson.partition("_")[0]}</a>'
+            *row, verdict = escape(says), link, *map(escape, rest)
+            whole = left[:-1] + ';white-space:nowrap"'
+            lines.append("".join(f"<td{left}>{text}</td>" for text in row) + f"<td{whole}>{verdict}</td>")
         body = "\n".join(f"<tr>{line}</tr>" for line in lines)
         caption = f"<caption>{escape(self.caption)}</caption>"
         return f'<div style="overflow-x:auto"><table>{caption}\n{body}\n</table></div>'
