@@ -193,7 +193,7 @@ def test_a_table_has_figures_links_and_signs(record):
                              ("C.", "10_rnn", "in the lesson", "–", "○ not")]
     assert table.counts() == {"holds": 1, "half": 0, "not": 1, "opposite": 0}
     shown = table._repr_html_()
-    assert '<a href="14a_worth.ipynb">14a</a>' in shown and "A &amp; b." in shown and shown.count("<th ") == 5
+    assert '<a href="14a_worth.ipynb" style="color:inherit">14a</a>' in shown and "A &amp; b." in shown and shown.count("<th ") == 5
     assert repr(table).splitlines()[0] == "Two" and len(repr(table).splitlines()) == 3
     assert ClaimTable([replace(claim, unit="nats", digits=3, lower=True)]).texts()[0][2] == (
         "0.600 (0.500 to 0.700) against 0.400 nats, lower is better")
