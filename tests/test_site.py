@@ -37,7 +37,7 @@ def test_links_in_what_a_cell_shows_lead_to_pages():
     assert prepare.to_pages(shown) == shown.replace("14a_worth.ipynb", "14a_worth.html").replace("20_a.ipynb", "20_a.html")
     page = prepare.page(notebooks.NBS / "lessons" / "49_what_holds.ipynb", prepare.exercise_of())
     tables = "".join("".join(output.get("data", {}).get("text/html", "")) for cell in page["cells"] for output in cell.get("outputs", []))
-    found = re.findall(r'<a href="(\w+)\.html">', tables)
+    found = re.findall(r'<a href="(\w+)\.html" ', tables)
     assert len(found) > 35 and all((notebooks.NBS / "lessons" / f"{name}.ipynb").is_file() for name in found) and ".ipynb" not in tables
 
 
