@@ -26,7 +26,8 @@ import warnings
 
 STARTS = 3                                              # how often a kernel that dies before its first cell is started
 CAN_FORK = sys.platform.startswith("linux")
-ALREADY = "torch", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython"
+ALREADY = ("torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython",
+           "accelerate", "huggingface_hub", "ipywidgets", "pooch", "sacrebleu", "safetensors.torch", "tokenizers")   # not ours
 _parents = []                                           # at most one for each test process
 
 
