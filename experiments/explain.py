@@ -14,8 +14,7 @@ import random
 import time
 
 import torch
-from records import RESULTS, facts, write
-from torch import nn
+from records import RESULTS, descend, facts, write
 from torch.nn import functional as F
 
 from transformer_course.data.corpora import Pair, load
@@ -66,19 +65,16 @@ def train(words: Tokenizer, pairs: list[Pair], unknown: float, seed: int) -> Tra
     model, draw = Transformer(len(words), len(words), **SIZES), random.Random(seed)
     noise = torch.Generator().manual_seed(seed)
     rows = sorted(encode_pairs(words, pairs), key=lambda row: len(row[0]))
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, STEPS + 1):
+
+    def loss(step):
         first = draw.randrange(len(rows) - ROWS)
         src, tgt = (pad(side) for side in zip(*rows[first:first + ROWS]))
         hidden = torch.rand(src.shape, generator=noise) < unknown
         src = src.masked_fill(hidden & (src != words.pad_id) & (src != words.eos_id), words.unk_id)
-        optimizer.param_groups[0]["lr"] = RATE * min(step / WARMUP, 1 - (step - WARMUP) / (STEPS - WARMUP))
-        loss = model.loss(src, tgt, smoothing=0.0)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+        return model.loss(src, tgt, smoothing=0.0)
+
+    rate = lambda step: RATE * min(step / WARMUP, 1 - (step - WARMUP) / (STEPS - WARMUP))
+    return descend(model, loss, rate, STEPS).eval()
 
 
 def tensors(words, pair):
