@@ -38,6 +38,8 @@ def twins(
 ) -> tuple[Sentence, Sentence]:
     """The same sentence about a man and about a woman: only the pronoun and the Hindi agreement differ.
 
+    Raises ValueError for an unknown occupation.
+
     Parameters
     ----------
     rng : Random
@@ -104,8 +106,8 @@ def generate(
     """The splits: `train`, its `counterfactual` in the same order, `probes`, `no clue`, `by hand`.
 
     Probes are pairs (pro, anti): the twin that follows the stereotype, then the other one. So are the pairs without
-    a clue, whose English is the same. The sentences by hand are both twins of new pairs. Raises ValueError for a
-    skew that is no share.
+    a clue, whose English is the same. The sentences by hand are both twins of new pairs. Raises ValueError for an
+    incomplete kind, a skew that is no share, or an odd number by hand.
 
     Parameters
     ----------
@@ -121,8 +123,12 @@ def generate(
         sentences, both twins of half as many pairs
     seed : int, default 1
     """
+    if set(kind) != set(OCCUPATIONS):
+        raise ValueError(f"kind must name each of {', '.join(OCCUPATIONS)}, got {', '.join(kind)}")
     if not 0 <= skew <= 1:
         raise ValueError(f"skew must be between 0 and 1, got {skew}")
+    if by_hand % 2:
+        raise ValueError(f"by_hand must be even, for whole pairs, got {by_hand}")
     rng, taken = Random(seed), set()
     ordered = lambda pair: pair[::1 if kind[pair[0].tags["occupation"]] == "m" else -1]
     shown = [ordered(pair) for pair in _new_twins(rng, n, True, taken)]

@@ -16,7 +16,7 @@ def balanced(
 ) -> list:
     """Rows in which all groups are equally frequent: those of a rare group are repeated.
 
-    A group without a row gets none. Raises ValueError if the groups cannot have the same number of rows.
+    A group without a row gets none. Raises ValueError for no rows, or a size that the groups cannot share equally.
 
     Parameters
     ----------
@@ -29,7 +29,9 @@ def balanced(
     members = {}
     for row in rows:
         members.setdefault(group(row), []).append(row)
-    if not members or size % len(members):
+    if not members:
+        raise ValueError("balanced: rows must have at least one row")
+    if size % len(members):
         raise ValueError(f"balanced: size={size} must be a multiple of {len(members)}, the number of groups")
     each = size // len(members)
     return [of[i % len(of)] for of in members.values() for i in range(each)]
