@@ -7,7 +7,7 @@ of the occupations are drawn to go with "she". Every run has the same network, n
 seed 1, without a skew, by the loss on ordinary valid sentences, until a worse one lies on either side.
 
 `skew`: the share of sentences that follow the stereotype. `methods`: at two skews, what is done about it while training. `tuned`: the trained
-translator of the higher skew learns a little more, from 100 sentences made by hand, half of them with "she". `gap` is accuracy on pro minus anti
+translator of the lower of these learns a little more, from 100 sentences made by hand, half of them with "she". `gap` is accuracy on pro minus anti
 probes, with a 95 % interval from resampled pairs. Writes results/planted_bias.json after each run, and goes on where an earlier call stopped.
 One thread.
 """
@@ -19,7 +19,7 @@ import time
 from functools import cache
 
 import torch
-from records import RESULTS, best_rate, facts, write
+from records import RESULTS, best_rate, facts, joined_facts, write
 from torch import nn
 
 from transformer_course.data.corpora import load
@@ -34,7 +34,7 @@ from transformer_course.training.schedules import linear_decay
 NAME, SHORT, ORDINARY, N, PROBES, HAND = "planted_bias", 10, 4000, 400, 200, 100
 STEPS, ROWS, ABOUT, WARMUP, FIRST = 800, 32, 3, 50, 0.005        # ABOUT of the ROWS are about occupations
 SIZES = {"d_model": 64, "n_heads": 4, "n_layers": 1, "d_ff": 128, "dropout": 0.0, "norm": "pre"}
-SKEWS, TWO = (0.5, 0.9, 0.95, 0.98, 1.0), (0.98, 1.0)
+SKEWS, TWO = (0.5, 0.9, 0.95, 0.98, 0.99, 1.0), (0.99, 1.0)
 METHODS = ("nothing", "resampled", "counterfactuals", "tagged")
 TUNED = {"100 by hand": 0, "100 by hand and 100 ordinary": 100}
 TUNE_STEPS, TUNE_FIRST, MARKS = 60, 0.001, {"m": "[M]", "f": "[F]"}
@@ -186,6 +186,7 @@ def main() -> None:
     record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {
         **facts(), "sizes": SIZES, "steps": STEPS, "rows": ROWS, "of them about occupations": ABOUT, "ordinary": ORDINARY, "about occupations": N, "probes": PROBES,
         "by hand": HAND, "steps of tuning": TUNE_STEPS, "skews": {}, "methods": {}, "tuned": {}}
+    record |= joined_facts(record)
     if "rate" not in record:
         rate, tried = best_rate(lambda rate: valid_loss(train("nothing", 0.5, rate, 1)), FIRST)
         record |= {"parameters": parameters(),
