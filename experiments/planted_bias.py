@@ -1,15 +1,15 @@
 """A planted bias: a translator learns occupations with a skew; what closes its gap, what that costs, and what it writes without a clue.
 
-    python experiments/planted_bias.py --parts skew methods tuned --seeds 1 2 3
+    python experiments/planted_bias.py --parts skew methods tuned few --seeds 1 2 3
 
 The corpus is a part of micro-Hindi, and sentences about eight occupations from transformer_course.data.occupations. In each seed, another four
 of the occupations are drawn to go with "she". Every run has the same network, number of steps and number of rows; the rate is searched with
 seed 1, without a skew, by the loss on ordinary valid sentences, until a worse one lies on either side.
 
-`skew`: the share of sentences that follow the stereotype. `methods`: at two skews, what is done about it while training. `tuned`: the trained
-translator of the lower of these learns a little more, from 100 sentences made by hand, half of them with "she". `gap` is accuracy on pro minus anti
-probes, with a 95 % interval from resampled pairs. Writes results/planted_bias.json after each run, and goes on where an earlier call stopped.
-One thread.
+`skew`: the share of sentences that follow the stereotype. `methods`: what is done about it while training, at a skew of 100 %. `tuned`: the
+translator of that skew learns a little more, from 100 sentences made by hand, half of them with "she". `few`: with 4 of 400 sentences against the
+stereotype. `gap` is accuracy on pro minus anti probes, with a 95 % interval from resampled pairs. Writes results/planted_bias.json after each
+run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import copy
@@ -34,8 +34,10 @@ from transformer_course.training.schedules import linear_decay
 NAME, SHORT, ORDINARY, N, PROBES, HAND = "planted_bias", 10, 4000, 400, 200, 100
 STEPS, ROWS, ABOUT, WARMUP, FIRST = 800, 32, 3, 50, 0.005        # ABOUT of the ROWS are about occupations
 SIZES = {"d_model": 64, "n_heads": 4, "n_layers": 1, "d_ff": 128, "dropout": 0.0, "norm": "pre"}
-SKEWS, TWO = (0.5, 0.9, 0.95, 0.98, 0.99, 1.0), (0.99, 1.0)
-METHODS = ("nothing", "resampled", "counterfactuals", "tagged")
+SKEWS, ALL = (0.5, 0.9, 0.95, 0.98, 0.99, 1.0), 1.0
+WAYS = {"methods": [("counterfactuals", ALL), ("tagged", ALL)],           # what is done about it while training, and at which skew
+        "few": [("resampled", 0.99), ("counterfactuals", 0.99)]}
+PARTS = ["skew", "methods", "tuned", "few"]
 TUNED = {"100 by hand": 0, "100 by hand and 100 ordinary": 100}
 TUNE_STEPS, TUNE_FIRST, MARKS = 60, 0.001, {"m": "[M]", "f": "[F]"}
 
@@ -158,13 +160,13 @@ def trained(method: str, skew: float, rate: float, seed: int) -> tuple[Transform
 
 def by_hand(seed: int) -> tuple[list[tuple], list[tuple]]:
     """100 rows to learn from, half of them with "she", and 100 to search a rate with."""
-    made = [row(s.english, s.hindi) for s in planted(TWO[0], seed)[1]["by hand"]]
+    made = [row(s.english, s.hindi) for s in planted(ALL, seed)[1]["by hand"]]
     return made[:HAND], made[HAND:]
 
 
 def tune(name: str, rate: float, first: float, seed: int) -> Transformer:
-    """Let the translator of the lower of two skews learn a little more."""
-    model = copy.deepcopy(trained("nothing", TWO[0], first, seed)[0])
+    """Let the translator of the highest skew learn a little more."""
+    model = copy.deepcopy(trained("nothing", ALL, first, seed)[0])
     mixed = [row(*pair) for pair in ordinary()["train"][:TUNED[name]]]
     torch.manual_seed(seed)
     return learn(model, [(by_hand(seed)[0], ROWS // 2 if mixed else ROWS), (mixed, ROWS // 2 * bool(mixed))], rate, TUNE_STEPS, seed)
@@ -178,7 +180,7 @@ def both_losses(model: Transformer, seed: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", default=["skew", "methods", "tuned"], choices=["skew", "methods", "tuned"])
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -194,23 +196,29 @@ def main() -> None:
         note(record, "rate", rate, tried)
     rate = record["rate"]
     wanted = [("skews", "nothing", skew) for skew in SKEWS] * ("skew" in given.parts)
-    wanted += [("methods", method, skew) for skew in TWO for method in METHODS[1:] if (method, skew) != ("resampled", 1.0)] * ("methods" in given.parts)
+    wanted += [("methods", *way) for way in WAYS["methods"] * ("methods" in given.parts)]
+    wanted += [("tuned", name, ALL) for name in TUNED] * ("tuned" in given.parts)
+    wanted += [("methods", *way) for way in WAYS["few"] * ("few" in given.parts)]
     for part, method, skew in wanted:
-        runs = record[part].setdefault(str(skew), []) if part == "skews" else record[part].setdefault(method, {}).setdefault(str(skew), [])
+        if part == "tuned":
+            found = record[part].get(method) or searched(method, rate)
+            record[part][method] = found
+            runs = found["runs"]
+        else:
+            runs = (record[part] if part == "skews" else record[part].setdefault(method, {})).setdefault(str(skew), [])
         for seed in given.seeds:
             if seed not in [run["seed"] for run in runs]:
-                model, seconds = trained(method, skew, rate, seed)
-                runs.append({"seed": seed, **scores(model, method, skew, seed), "seconds": seconds})
+                model, seconds = (tune(method, found["rate"], rate, seed), 0.0) if part == "tuned" else trained(method, skew, rate, seed)
+                runs.append({"seed": seed, **scores(model, method, skew, seed), **({"seconds": seconds} if seconds else {})})
                 note(record, part, method, skew, runs[-1])
-    for name in TUNED if "tuned" in given.parts else ():
-        if name not in record["tuned"]:
-            tuned_rate, tried = best_rate(lambda r: both_losses(tune(name, r, rate, 1), 1), TUNE_FIRST)
-            record["tuned"][name] = {"rate": tuned_rate, "rates": tried, "runs": []}
-        found = record["tuned"][name]
-        for seed in given.seeds:
-            if seed not in [run["seed"] for run in found["runs"]]:
-                found["runs"].append({"seed": seed, **scores(tune(name, found["rate"], rate, seed), "nothing", TWO[0], seed)})
-                note(record, name, found["runs"][-1])
+    record["skews"] = {str(skew): record["skews"][str(skew)] for skew in SKEWS if str(skew) in record["skews"]}
+    write(NAME, record)
+
+
+def searched(name: str, first: float) -> dict:
+    """The rate for learning a little more."""
+    rate, tried = best_rate(lambda rate: both_losses(tune(name, rate, first, 1), 1), TUNE_FIRST)
+    return {"rate": rate, "rates": tried, "runs": []}
 
 
 def note(record: dict, *news) -> None:
