@@ -35,7 +35,7 @@ NAME, SHORT, ORDINARY, N, PROBES, HAND = "planted_bias", 10, 4000, 400, 200, 100
 STEPS, ROWS, ABOUT, WARMUP, FIRST = 800, 32, 3, 50, 0.005        # ABOUT of the ROWS are about occupations
 SIZES = {"d_model": 64, "n_heads": 4, "n_layers": 1, "d_ff": 128, "dropout": 0.0, "norm": "pre"}
 SKEWS, ALL = (0.5, 0.9, 0.95, 0.98, 0.99, 1.0), 1.0
-WAYS = {"methods": [("counterfactuals", ALL), ("tagged", ALL)],           # what is done about it while training, and at which skew
+WAYS = {"methods": [("counterfactuals", ALL), ("tagged", ALL), ("tagged counterfactuals", ALL)],    # what is done about it while training, and at which skew
         "few": [("resampled", 0.99), ("counterfactuals", 0.99)]}
 PARTS = ["skew", "methods", "tuned", "few"]
 TUNED = {"100 by hand": 0, "100 by hand and 100 ordinary": 100}
@@ -78,11 +78,11 @@ def about(method: str, skew: float, seed: int) -> list[tuple]:
     """The rows about occupations that a translator learns from."""
     kind, made = planted(skew, seed)
     chosen = made["train"]
-    if method == "counterfactuals":
+    if "counterfactuals" in method:
         chosen = chosen + made["counterfactual"]
     if method == "resampled":
         chosen = balanced(chosen, lambda s: s.tags["gender"] == kind[s.tags["occupation"]], 2 * N)
-    return [row(s.english, s.hindi, s.tags["gender"] if method == "tagged" else "") for s in chosen]
+    return [row(s.english, s.hindi, s.tags["gender"] if "tagged" in method else "") for s in chosen]
 
 
 def learn(model: Transformer, parts: list[tuple[list, int]], rate: float, steps: int, seed: int) -> Transformer:
@@ -125,14 +125,14 @@ def translate(model: Transformer, sources: list[list[int]]) -> list[str]:
 
 def scores(model: Transformer, method: str, skew: float, seed: int) -> dict:
     """Accuracy on probes, their gap, what is shown without a clue, ordinary test sentences, and some translations."""
-    (kind, made), mark = planted(skew, seed), (lambda s: s.tags["gender"] if method == "tagged" else "")
+    (kind, made), mark = planted(skew, seed), (lambda s: s.tags["gender"] if "tagged" in method else "")
     probe = lambda twins, mark: translate(model, [row(s.english, "", mark(s))[0] for s in twins])
     written = [probe(twins, mark) for twins in zip(*made["probes"])]                      # pro, anti
     right = [[shown_gender(text, pair) == pair[side].tags["gender"] for text, pair in zip(texts, made["probes"])]
              for side, texts in enumerate(written)]
     gap, low, high = paired_bootstrap(*right)
     found = {name: round(sum(ok) / len(ok), 4) for name, ok in zip(("pro", "anti"), right)} | {"gap": [round(x, 4) for x in (gap, low, high)]}
-    for ask in ("m", "f") if method == "tagged" else ("",):
+    for ask in ("m", "f") if "tagged" in method else ("",):
         texts = probe([pair[0] for pair in made["no clue"]], lambda s: ask)
         found["no clue" + (f", asked for {ask}" if ask else "")] = shares(texts, made["no clue"], kind)
     sources, targets = zip(*ordinary()["test"])
