@@ -105,9 +105,10 @@ def generate(
 ) -> dict[str, list]:
     """The splits: `train`, its `counterfactual` in the same order, `probes`, `no clue`, `by hand`.
 
-    Probes are pairs (pro, anti): the twin that follows the stereotype, then the other one. So are the pairs without
-    a clue, whose English is the same. The sentences by hand are both twins of new pairs. Raises ValueError for an
-    incomplete kind, a skew that is no share, or an odd number by hand.
+    Probes are pairs (pro, anti): the twin that follows the stereotype, then the other one. So are the pairs
+    without a clue, whose English is the same. The sentences by hand are both twins of new pairs.
+
+    Raises ValueError for an incomplete kind, a skew that is no share, or an odd number by hand.
 
     Parameters
     ----------
