@@ -1,16 +1,21 @@
 """One translator in eight bits by four engines: file, memory, time, quality; how many bits are enough; where int8 saves time.
 
     python experiments/small_devices.py --models FOLDER --seeds 1 2 3
+    python experiments/small_devices.py --models FOLDER --page CHROMIUM
 
 Trains the micro Transformer on micro-Hindi in FOLDER/seedN (2,000 steps), unless it is there already. Then
 
 `engines`: each engine translates 500 sentences of `test` in a process of its own (engines.py), one sentence at a time, greedily, with one thread.
 `bits`: weights of 8 to 2 bits, one scale for each row or one for the whole matrix; inputs stay at 8 bits, embeddings at 32.
 `widths`: seconds of one product, of one row and of 64 rows, for matrices of several widths; this needs no training.
+`texts`: translations of a few short sentences by the first seed's model, with fewer and fewer bits.
+`page`: the page of `transformer-course export --to page` in Chromium, without a network: are its words those of the library? Its picture,
+at the widths of a desk and of a phone. Needs playwright, npm and a path to Chromium.
 
 Writes results/small_devices.json after each seed, and goes on where an earlier call stopped.
 """
 import argparse
+import base64
 import json
 import statistics
 import subprocess
@@ -211,10 +216,70 @@ def widths() -> dict:
     return found
 
 
+def texts(models: Path, corpus) -> list[dict]:
+    """Three short sentences and their translations, by bits of a weight; "32" is the float32 model."""
+    translator = trained(models, 1)
+    pairs = [pair for pair in corpus["test"] if 6 <= len(pair.source.split()) <= 8][:3]
+    made = {"32": translator.model} | {str(bits): quantised(translator.model, bits) for bits in BITS}
+    found = {bits: translate(model, translator.tokenizer, [pair.source for pair in pairs], SearchOptions(beam_size=1))
+             for bits, model in made.items()}
+    return [{"source": pair.source, "target": pair.target, "bits": {bits: lines[i] for bits, lines in found.items()}}
+            for i, pair in enumerate(pairs)]
+
+
+def page(models: Path, corpus, chromium: str, count: int = 200) -> dict:
+    """What the page writes, its size, its time and its picture."""
+    from playwright.sync_api import sync_playwright
+
+    from transformer_course.cli.exporting import EXAMPLES
+    from transformer_course.published.page import fetched_engine, page_files
+    translator = trained(models, 1)
+    model, tokenizer = translator.model, translator.tokenizer
+    package, found = fetched_engine(), {}
+    sources = [pair.source for pair in corpus["test"][:count]]
+    rows, plain = source_rows(model, tokenizer, sources), translate(model, tokenizer, sources, SearchOptions(beam_size=1))
+    with tempfile.TemporaryDirectory() as made, sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for kind in ("float32", "int8"):
+            files = page_files(model, tokenizer, package, quantization=kind, examples=EXAMPLES["micro-hindi"])
+            write_files(Path(made, kind), files)
+            tab = browser.new_context(viewport={"width": 1280, "height": 760}, offline=True).new_page()
+            tab.goto(Path(made, kind, "index.html").as_uri())
+            tab.wait_for_function("!document.getElementById('go').disabled", timeout=240_000)
+            lines, begun = [], time.perf_counter()
+            for row in rows:
+                lines.append(tokenizer.decode(tab.evaluate("ids => translateIds(ids)", row[:-1])))
+            took = time.perf_counter() - begun
+            found[kind] = {"same": round(sum(a == b for a, b in zip(lines, plain)) / count, 4), "sentences_per_second": round(count / took, 1),
+                           "bytes": {name: len(content) for name, content in files.items()}}
+        found |= {"browser": f"Chromium {browser.version}", "sentences": count, "picture": picture(tab)}
+        browser.close()
+    return found
+
+
+def picture(tab) -> str:
+    """The page at the widths of a desk and of a phone, side by side, as a PNG in base64."""
+    from PIL import Image
+    tab.fill("#source", "the old teacher will read this book in delhi")
+    tab.keyboard.press("Enter")
+    tab.wait_for_function("document.getElementById('time').textContent")
+    shots = []
+    for width in (1280, 390):
+        tab.set_viewport_size({"width": width, "height": 760})
+        shots.append(Image.open(BytesIO(tab.screenshot())).convert("RGB"))
+    whole = Image.new("RGB", (1280 + 390 + 60, 800), "#8c959f")
+    whole.paste(shots[0], (20, 20))
+    whole.paste(shots[1], (1320, 20))
+    content = BytesIO()
+    whole.resize((1211, 560), Image.Resampling.LANCZOS).quantize(32).save(content, "png", optimize=True)
+    return base64.b64encode(content.getvalue()).decode()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--page", metavar="CHROMIUM", help="look at the page with this browser")
     given = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / f"{NAME}.json"
@@ -225,8 +290,12 @@ def main() -> None:
         if seed not in [one["seed"] for one in record["runs"]]:
             record["runs"].append(run(given.models, seed, corpus))
             write(NAME, record)
-    if "widths" not in record:
-        record["widths"] = widths()
+    for part, made in (("widths", widths), ("texts", lambda: texts(given.models, corpus))):
+        if part not in record:
+            record[part] = made()
+            write(NAME, record)
+    if given.page:
+        record["page"] = page(given.models, corpus, given.page)
         write(NAME, record)
 
 

@@ -24,9 +24,11 @@ def export(
         help="Of Hugging Face's library, and on the way to CTranslate2: marian, pegasus, t5, gpt2 or bert.  "
              "[default: the one that fits]")] = None,
     quantization: Annotated[str | None, typer.Option(
-        help="Of the weights: float32 or, to ctranslate2 and page, int8.  [default: float32; to page int8]")] = None,
+        help="Of the weights: float32 or, to ctranslate2 and page, int8.  "
+             "[default: float32; to page int8]")] = None,
     engine: Annotated[Path | None, typer.Option(
-        help="To page: the file of onnxruntime-web that `npm pack` wrote.  [default: npm fetches it]")] = None,
+        help="To page: the file of onnxruntime-web that `npm pack` wrote.  "
+             "[default: npm fetches it]")] = None,
 ) -> None:
     """Write a trained model for another library.
 
@@ -60,7 +62,8 @@ def _check_export(out: Path, to: str, layout: str | None, quantization: str, eng
     known("--to", to, ("huggingface", "ctranslate2", "onnx", "page"))
     known("--quantization", quantization, ("float32", "int8"))
     if quantization == "int8" and to not in ("ctranslate2", "page"):
-        raise ValueError(f"--quantization int8: only --to ctranslate2 and --to page have it, and not --to {to}")
+        raise ValueError("--quantization int8: only --to ctranslate2 and --to page have it, "
+                         f"and not --to {to}")
     if layout and to in ("onnx", "page"):
         raise ValueError(f"--layout {layout}: a graph of ONNX has no layout")
     if engine and to != "page":
@@ -95,7 +98,7 @@ def _page(out: Path, trained, quantization: str, engine: Path | None) -> str:
     if why := why_not_page(trained.model, trained.tokenizer):
         raise ValueError(why)
     package = engine.read_bytes() if engine else fetched_engine()
-    write_files(out, page_files(trained.model, trained.tokenizer, package, trained.config.get("pair", "en-hi"),
-                                quantization, trained.config.get("prefix", ""),
-                                EXAMPLES.get(trained.config.get("data"), ())))
+    given = trained.config
+    write_files(out, page_files(trained.model, trained.tokenizer, package, given.get("pair", "en-hi"),
+                                quantization, given.get("prefix", ""), EXAMPLES.get(given.get("data"), ())))
     return f"{out} holds a page that translates; open {out / 'index.html'} in a browser"

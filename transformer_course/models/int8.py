@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EXACT', 'int8_rows', 'int8_product', 'Int8Linear', 'quantised', 'stored_bytes']
 
-# %% ../../nbs/lessons/47_small.ipynb #cell-3
+# %% ../../nbs/lessons/47_small.ipynb #cell-5
 import copy
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .ends import Output
 from .functional import described
 
-# %% ../../nbs/lessons/47_small.ipynb #cell-4
+# %% ../../nbs/lessons/47_small.ipynb #cell-11
 def int8_rows(
     values: Tensor,                  # (..., K) floating point
     bits: int = 8,                   # of a number, 2 to 8
@@ -44,7 +44,7 @@ def int8_rows(
     scales = values.abs().amax(-1, keepdim=True).clamp(min=1e-12) / most        # (..., 1); a row may be all 0
     return (values / scales).round().to(torch.int8), scales
 
-# %% ../../nbs/lessons/47_small.ipynb #cell-5
+# %% ../../nbs/lessons/47_small.ipynb #cell-16
 EXACT = 2**24      # float32 holds every whole number up to here
 
 
@@ -69,7 +69,7 @@ def int8_product(
     kind = torch.float32 if left.shape[-1] * 128**2 <= EXACT else torch.float64
     return left.to(kind) @ right.to(kind).T
 
-# %% ../../nbs/lessons/47_small.ipynb #cell-6
+# %% ../../nbs/lessons/47_small.ipynb #cell-17
 class Int8Linear(nn.Module):
     """A linear map that keeps its matrix in int8; inputs become int8 as they arrive, row by row.
 
@@ -97,7 +97,7 @@ class Int8Linear(nn.Module):
         y = (int8_product(numbers, self.numbers) * scales * self.scales).to(x.dtype)
         return y if self.bias is None else y + self.bias
 
-# %% ../../nbs/lessons/47_small.ipynb #cell-7
+# %% ../../nbs/lessons/47_small.ipynb #cell-19
 def quantised(
     model: nn.Module,        # it is not changed
     bits: int = 8,           # of a weight
@@ -123,7 +123,7 @@ def quantised(
         setattr(parent, name, Int8Linear(part, bits))
     return found
 
-# %% ../../nbs/lessons/47_small.ipynb #cell-8
+# %% ../../nbs/lessons/47_small.ipynb #cell-20
 def stored_bytes(model: nn.Module) -> int:
     "The bytes of the tensors that a file of a model holds; one that is used twice counts once."
     return sum({t.data_ptr(): t.nbytes for t in model.state_dict().values()}.values())

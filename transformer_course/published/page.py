@@ -51,19 +51,20 @@ ONNX Runtime Web, Copyright (c) Microsoft Corporation
 
 MIT License
 
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-documentation files (the "Software"), to deal in the Software without restriction, including without limitation
-the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and
-to permit persons to whom the Software is furnished to do so, subject to the following conditions:
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+associated documentation files (the "Software"), to deal in the Software without restriction,
+including without limitation the rights to use, copy, modify, merge, publish, distribute,
+sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
 
-The above copyright notice and this permission notice shall be included in all copies or substantial portions of
-the Software.
+The above copyright notice and this permission notice shall be included in all copies or substantial
+portions of the Software.
 
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO
-THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
-AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
-CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS
-IN THE SOFTWARE.
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES
+OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 """
 
 
@@ -116,22 +117,25 @@ HTML = """\
 <title>TITLE</title>
 <link rel="icon" href="data:,">
 <style>
-:root {color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #fff; --box: #f4f6f8; --line: #8c959f;
-  --link: #0b5cad; --on-link: #fff}
+:root {color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #fff; --box: #f4f6f8;
+  --line: #8c959f; --link: #0b5cad; --on-link: #fff}
 @media (prefers-color-scheme: dark) {
-  :root {--ink: #e8eaed; --soft: #a8b0b8; --paper: #15181c; --box: #22272e; --line: #6e7681; --link: #7ab7ff; --on-link: #10151b}}
+  :root {--ink: #e8eaed; --soft: #a8b0b8; --paper: #15181c; --box: #22272e;
+  --line: #6e7681; --link: #7ab7ff; --on-link: #10151b}}
 * {box-sizing: border-box}
 body {margin: 0 auto; max-width: 44rem; padding: 1.5rem 1rem; font: 1.05rem/1.5 system-ui, sans-serif;
   color: var(--ink); background: var(--paper)}
 h1 {font-size: 1.5rem; line-height: 1.25; margin: 0 0 .25rem}
 p {margin: .4rem 0}
 label, h2 {display: block; font-size: 1rem; font-weight: 600; margin: 1.1rem 0 .3rem}
-textarea, output {display: block; width: 100%; min-height: 4.5rem; padding: .6rem .75rem; font: inherit; color: inherit;
-  background: var(--box); border: 1px solid var(--line); border-radius: .4rem; overflow-wrap: anywhere}
+textarea, output {display: block; width: 100%; min-height: 4.5rem; padding: .6rem .75rem;
+  font: inherit; color: inherit; background: var(--box); border: 1px solid var(--line);
+  border-radius: .4rem; overflow-wrap: anywhere}
 textarea {resize: vertical}
 button {font: inherit; padding: .45rem .9rem; margin: .5rem .4rem 0 0; border-radius: .4rem; cursor: pointer;
   border: 1px solid var(--line); color: var(--ink); background: var(--box); text-align: left}
-button[type=submit] {color: var(--on-link); background: var(--link); border-color: var(--link); font-weight: 600}
+button[type=submit] {color: var(--on-link); background: var(--link); border-color: var(--link);
+  font-weight: 600}
 button:disabled {opacity: .55; cursor: default}
 :focus-visible {outline: 3px solid var(--link); outline-offset: 2px}
 .soft {color: var(--soft); font-size: .95rem; min-height: 1.5em}
@@ -140,7 +144,8 @@ button:disabled {opacity: .55; cursor: default}
 <p class="soft">This page has the whole model. It sends nothing and fetches nothing.</p>
 <form id="form">
 <label for="source">SOURCE</label>
-<textarea id="source" lang="FROM" autocomplete="off" autocapitalize="off" spellcheck="false" aria-describedby="note"></textarea>
+<textarea id="source" lang="FROM" autocomplete="off" autocapitalize="off" spellcheck="false"
+  aria-describedby="note"></textarea>
 <p id="note" class="soft" role="status">The model is being unpacked …</p>
 <button type="submit" id="go" disabled>Translate</button>
 </form>
@@ -156,8 +161,9 @@ button:disabled {opacity: .55; cursor: default}
 """
 
 # %% ../../nbs/library/published/34p_page.ipynb #cell-11
-SCRIPT = r"""// A greedy search over two graphs of ONNX: the encoder reads a sentence once, then each step gives one word.
-// MODEL (model.js) has the vocabulary, the sizes and the graphs; ENGINE (engine.js) has ONNX Runtime's own code.
+SCRIPT = r"""
+// A greedy search over two graphs of ONNX: one reads a sentence once, the other gives a word at each step.
+// MODEL (model.js) has vocabulary, sizes and graphs; ENGINE (engine.js) has ONNX Runtime's own code.
 // Each tensor of a graph has the letters of the course: N = 1 sentence, S source words, P written words.
 "use strict";
 
@@ -165,7 +171,7 @@ const element = (name) => document.getElementById(name);
 const {words, pad, bos, eos, unk, specials, layers, heads, size, most} = MODEL;
 const idOf = new Map(words.map((word, id) => [word, id]));
 
-// Bytes that were compressed by gzip and written as text. Nothing is fetched, so a page from a file may do it.
+// Bytes that were compressed by gzip and written as text. Nothing is fetched: a page from a file may not.
 async function unpacked(text) {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -184,7 +190,8 @@ async function sessions() {
 
 // As the library's tokenizer: one space between words, and the name of a special token is an unknown word.
 function split(text) {
-  const plain = text.normalize("NFC").replace(/[\p{White_Space}\x1c-\x1f]+/gu, " ").replaceAll("▁", "_").trim();
+  const spaced = text.normalize("NFC").replace(/[\p{White_Space}\x1c-\x1f]+/gu, " ");
+  const plain = spaced.replaceAll("▁", "_").trim();
   return plain ? plain.split(" ") : [];
 }
 
@@ -243,13 +250,14 @@ async function translate(parts) {
   element("target").textContent = "";
   element("time").textContent = "";
   if (!pieces.length) return say("Type a sentence first.");
-  if (ids.length + 1 > most) return say(`The sentence has ${ids.length} words. At most ${most - 1} are allowed.`);
+  if (ids.length >= most) return say(`There are ${ids.length} words. At most ${most - 1} are allowed.`);
   say(about(pieces, ids));
   const begun = performance.now();
   const written = await search(parts, ids);
   const took = performance.now() - begun;
   element("target").textContent = text(written);
-  element("time").textContent = `${written.length} words in ${Math.max(1, Math.round(took))} milliseconds, on this device.`;
+  const time = Math.max(1, Math.round(took));
+  element("time").textContent = `${written.length} words in ${time} milliseconds, on this device.`;
 }
 
 async function main() {
@@ -270,7 +278,7 @@ async function main() {
     event.preventDefault();
     start();
   });
-  element("source").addEventListener("keydown", (event) => {          // Enter translates; Shift and Enter: a new line
+  element("source").addEventListener("keydown", (event) => {      // Enter translates; with Shift, a new line
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       start();
@@ -356,7 +364,8 @@ def model_file(
         made = {name: int8_graph(graph) for name, graph in made.items()}
     content = {
         "words": tokenizer.pieces_of(range(len(tokenizer))), "pad": model.pad_id, "bos": model.bos_id,
-        "eos": model.eos_id, "unk": tokenizer.unk_id, "specials": [*map(tokenizer.special_id, tokenizer.specials)],
+        "eos": model.eos_id, "unk": tokenizer.unk_id,
+        "specials": [*map(tokenizer.special_id, tokenizer.specials)],
         "layers": L, "heads": H, "size": K, "most": min(POSITIONS, most_positions(model) or POSITIONS),
         "prefix": prefix, "examples": [*examples],
         **{name.removesuffix(".onnx"): packed(graph) for name, graph in made.items()}}
@@ -395,12 +404,13 @@ def page_files(
     dict[str, bytes]
         by their names
     """
+    engine = engine_files(package)             # a wrong file is refused before the model is exported
     source, _, target = pair.partition("-")
     names = [LANGUAGES.get(code, code) for code in (source, target)]
     html = HTML
     for name, text in (("TITLE", f"{names[0]} to {names[1]}, on this device"), ("SOURCE", names[0]),
                        ("TARGET", names[1]), ("FROM", source), ("TO", target)):
         html = html.replace(name, text)
-    return {"index.html": html.encode(), "page.js": SCRIPT.encode(),
+    return {"index.html": html.encode(), "page.js": SCRIPT.lstrip().encode(),
             "model.js": model_file(model, tokenizer, quantization, prefix, examples),
-            **engine_files(package)}
+            **engine}
