@@ -29,7 +29,7 @@ from transformer_course.pipelines.decoding import encode_pairs
 from transformer_course.pipelines.translator import Translator
 from transformer_course.scoring import bleu
 
-NAME, ROWS, WARMUP, BEAM = "distillation", 32, 100, 5
+NAME, ROWS, WARMUP, BEAM, SHOWN = "distillation", 32, 100, 5, 12
 COMMON = {"n_heads": 4, "dropout": 0.0, "norm": "pre", "positions": "rotary"}
 STUDENT = COMMON | {"d_model": 32, "n_layers": 1, "d_ff": 64}
 TEACHER = COMMON | {"d_model": 96, "n_layers": 2, "d_ff": 192}
@@ -133,10 +133,21 @@ def scores(part: str, model: Transformer, split: str, beams=(1, BEAM)) -> dict:
     return found
 
 
+def short_pairs() -> list[Pair]:
+    """A few short sentences of test, to be shown."""
+    return [pair for pair in load("micro-hindi")["test"] if 5 <= len(pair.source.split()) <= 8][:SHOWN]
+
+
+def written(part: str, model: Transformer) -> list[str]:
+    """Greedy translations of the short sentences."""
+    return Translator(model, data(part)[1], {}).translate([pair.source for pair in short_pairs()], beam_size=1)
+
+
 def taught(part: str) -> dict:
     """The teacher's scores, and what its labels are like."""
     teacher, (pairs, _) = teacher_of(part), data(part)
-    found = {"parameters": sum(p.numel() for p in teacher.parameters()), "test": scores(part, teacher, "test")}
+    found = {"parameters": sum(p.numel() for p in teacher.parameters()), "test": scores(part, teacher, "test"),
+             "shown": [[pair.source, pair.target] for pair in short_pairs()], "written": written(part, teacher)}
     labels = targets(part, "sequence")
     found["own sentences"] = {
         "pairs": len(labels), "as gold": round(sum(a.target == b.target for a, b in zip(labels, pairs)) / OWN, 4),
@@ -153,7 +164,7 @@ def run(part: str, name: str, rate: float, seed: int) -> dict:
     begun = time.process_time()
     model = trained(part, name, rate, seed)
     seconds = time.process_time() - begun
-    return {"seed": seed, "test": scores(part, model, "test"), "seconds": round(seconds, 1)}
+    return {"seed": seed, "test": scores(part, model, "test"), "written": written(part, model), "seconds": round(seconds, 1)}
 
 
 def searched(part: str, name: str) -> dict:
