@@ -36,9 +36,7 @@ TEACHER = COMMON | {"d_model": 96, "n_layers": 2, "d_ff": 192}
 STEPS, TEACHER_STEPS, TEACHER_RATE, FIRST = 800, 1500, 0.005, 0.01
 OWN, NEW = 2000, 6000            # pairs of the student; sentences without a translation
 PLAIN = 0.6                      # share of plain targets in part two
-STUDENTS = {"one": ("gold", "word", "sequence", "both", "new sentences", "new sentences, gold"),
-            "two": ("gold", "word", "sequence")}
-WORDS = ("word", "both")         # these learn from the teacher's distributions
+STUDENTS = {"one": ("gold", "new sentences", "new sentences, gold", "sequence", "word"), "two": ("gold", "sequence", "word")}
 
 
 def other_form(target: str) -> str:
@@ -104,15 +102,19 @@ def targets(part: str, name: str) -> list[Pair]:
     pairs, words = data(part)
     own = pairs[:OWN]
     write_like = lambda sources: Translator(teacher_of(part), words, {}).translate(sources, beam_size=BEAM)
-    if name in ("sequence", "both"):
+    if name == "sequence":
         return labelled(write_like, [pair.source for pair in own])
     if name == "new sentences":
         return own + labelled(write_like, [pair.source for pair in new_pairs()])
     return own + new_pairs() if name == "new sentences, gold" else own
 
 
-def trained(part: str, name: str, rate: float, seed: int) -> Transformer:
-    return train(targets(part, name), data(part)[1], STUDENT, STEPS, rate, seed, teacher_of(part) if name in WORDS else None)
+@cache
+def trained(part: str, name: str, rate: float, seed: int) -> tuple[Transformer, float]:
+    """A student, and the seconds of its training."""
+    pairs, begun = targets(part, name), time.process_time()
+    model = train(pairs, data(part)[1], STUDENT, STEPS, rate, seed, teacher_of(part) if name == "word" else None)
+    return model, time.process_time() - begun
 
 
 def plain_form(text: str) -> str:
@@ -161,15 +163,13 @@ def taught(part: str) -> dict:
 
 def run(part: str, name: str, rate: float, seed: int) -> dict:
     """One training, and its scores on test."""
-    begun = time.process_time()
-    model = trained(part, name, rate, seed)
-    seconds = time.process_time() - begun
+    model, seconds = trained(part, name, rate, seed)
     return {"seed": seed, "test": scores(part, model, "test"), "written": written(part, model), "seconds": round(seconds, 1)}
 
 
 def searched(part: str, name: str) -> dict:
     """A student's parameters and its rate."""
-    rate, tried = best_rate(lambda rate: 100 - scores(part, trained(part, name, rate, 1), "valid", (1,))["beam 1"]["bleu"], FIRST)
+    rate, tried = best_rate(lambda rate: 100 - scores(part, trained(part, name, rate, 1)[0], "valid", (1,))["beam 1"]["bleu"], FIRST)
     size = sum(p.numel() for p in Transformer(len(data(part)[1]), len(data(part)[1]), **STUDENT).parameters())
     return {"parameters": size, "rate": rate, "rates": tried, "runs": []}
 
