@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['soft_targets', 'word_level_loss', 'distillation_loss', 'labelled']
 
-# %% ../../nbs/lessons/47a_distillation.ipynb #cell-3
+# %% ../../nbs/lessons/47a_distillation.ipynb #cell-5
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..data.corpora import Pair
 
-# %% ../../nbs/lessons/47a_distillation.ipynb #cell-4
+# %% ../../nbs/lessons/47a_distillation.ipynb #cell-6
 def soft_targets(
     logits: Tensor,             # (..., V)
     temperature: float = 1.0,   # above 1: flatter
@@ -46,7 +46,7 @@ def word_level_loss(
     real: Tensor,               # (B, T) bool: True where there is a word to predict, not padding
     temperature: float = 1.0,   # of both
 ) -> Tensor:                    # scalar: mean over real words
-    """The student's cross-entropy with the teacher's distribution over the whole vocabulary [Kim & Rush 2016, §3.1].
+    """The student's cross-entropy with the teacher's probabilities of all words [Kim & Rush 2016, §3.1].
 
     At a temperature t it is multiplied by t², so that its gradients keep their size [Hinton et al. 2015, §2].
     Raises ValueError if the two vocabularies differ in size.
@@ -74,7 +74,7 @@ def word_level_loss(
     wrong = -(targets * (student / temperature).log_softmax(-1)).sum(-1)      # (B, T)
     return temperature ** 2 * wrong[real].mean()
 
-# %% ../../nbs/lessons/47a_distillation.ipynb #cell-5
+# %% ../../nbs/lessons/47a_distillation.ipynb #cell-7
 def distillation_loss(
     student: nn.Module,         # an encoder-decoder, in training
     teacher: nn.Module,         # another one with the same vocabulary, in evaluation mode
@@ -83,7 +83,7 @@ def distillation_loss(
     weight: float = 1.0,        # of the teacher's words; 1 - weight is that of the words in tgt
     temperature: float = 1.0,
 ) -> Tensor:                    # scalar
-    """The word-level loss of a batch: both models read the same prefixes [Kim & Rush 2016, eq. 5].
+    """The word-level loss of a batch: both models read the same prefixes [Kim & Rush 2016, §3.1].
 
     Nothing of the teacher changes, and it gets no gradient.
     Raises ValueError for a teacher in training mode: its dropout would make it a worse teacher.
