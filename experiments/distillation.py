@@ -36,7 +36,7 @@ TEACHER = COMMON | {"d_model": 96, "n_layers": 2, "d_ff": 192}
 STEPS, TEACHER_STEPS, TEACHER_RATE, FIRST = 800, 1500, 0.005, 0.01
 OWN, NEW = 2000, 6000            # pairs of the student; sentences without a translation
 PLAIN = 0.6                      # share of plain targets in part two
-STUDENTS = {"one": ("gold", "new sentences", "new sentences, gold", "sequence", "word"), "two": ("gold", "sequence", "word")}
+STUDENTS = {"one": ("gold", "new sentences", "new sentences, gold", "sequence", "word"), "two": ("gold", "sequence")}
 
 
 def other_form(target: str) -> str:
