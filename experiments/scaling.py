@@ -1,0 +1,143 @@
+"""How the loss falls with a model's size, on text of known entropy: five sizes, a prediction, and only then the sixth.
+
+    python experiments/scaling.py --models Transformer LSTM RNN
+
+The text is that of `fact_book`, drawn without end: no model sees a text twice. Every model has one layer and learns for the same
+number of steps. For each of the five sizes the rate is searched with seed 1 by the loss on valid text, until a worse one lies on either
+side. Then a law is fitted to the test losses of the five sizes and three seeds, and its prediction for the sixth size is written into
+the record. Only after that is the sixth model trained; its rate lies on the line through the logarithms of the five best rates and
+widths. `loss` is measured on one test text for all; `author` is what the book itself gets on this text.
+Writes results/scaling.json after each run, and goes on where an earlier call stopped. One thread.
+"""
+import argparse
+import json
+import math
+import time
+
+import torch
+from records import RESULTS, best_rate, facts, write
+from torch import nn
+
+from transformer_course.data.fact_book import fact_book
+from transformer_course.models.scaling import (
+    count_parameters, fit_line, fit_power_law, interval, reader_loss, resampled, small_reader)
+from transformer_course.training.schedules import linear_decay
+
+NAME, ROWS, TOLD, STEPS, WARMUP, FIRST = "scaling", 64, 5, 1500, 100, 0.016
+WIDTHS = {"Transformer": (4, 6, 8, 12, 16, 32), "LSTM": (6, 8, 10, 15, 20, 38), "RNN": (10, 14, 18, 26, 34, 66)}   # the last: predicted
+SEEDS, BOOK = (1, 2, 3), fact_book()
+
+
+def text(rows: int, seed: int) -> torch.Tensor:
+    return BOOK.texts(rows, TOLD, torch.Generator().manual_seed(seed))
+
+
+VALID, TEST = text(2000, 1_000_001), text(6000, 1_000_002)
+
+
+def train(kind: str, width: int, rate: float, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    model, schedule = small_reader(kind, width, BOOK.vocab_size, 3 * TOLD), linear_decay(rate, WARMUP)
+    draw = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
+    for step in range(1, STEPS + 1):
+        optimizer.param_groups[0]["lr"] = schedule(step, step / STEPS)
+        loss = reader_loss(model, BOOK.texts(ROWS, TOLD, draw))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, texts: torch.Tensor) -> float:
+    return sum(reader_loss(model, part).item() * len(part) for part in texts.split(500)) / len(texts)
+
+
+def run(kind: str, width: int, rate: float, seed: int) -> dict:
+    began = time.process_time()
+    model = train(kind, width, rate, seed)
+    scores = {"valid": round(mean_loss(model, VALID), 4), "loss": round(mean_loss(model, TEST), 4)}
+    return {"seed": seed, **scores, "seconds": round(time.process_time() - began, 1)}
+
+
+def size_entry(kind: str, width: int) -> dict:
+    model = small_reader(kind, width, BOOK.vocab_size, 3 * TOLD)
+    return {"width": width, "parameters": count_parameters(model, embeddings=False), "with embeddings": count_parameters(model)}
+
+
+def searched(kind: str, width: int) -> dict:
+    "A size with its best rate, and the run of seed 1 with it."
+    tried = {}
+
+    def loss(rate: float) -> float:
+        tried[rate] = run(kind, width, rate, 1)
+        return tried[rate]["valid"]
+
+    rate, losses = best_rate(loss, FIRST)
+    return size_entry(kind, width) | {"rate": rate, "rates": losses, "runs": [tried[rate]]}
+
+
+def extended_rate(sizes: list[dict], width: int) -> float:
+    "The rate of a width, on the line through the logarithms of the best rates and widths."
+    x, y = ([math.log(size[key]) for size in sizes] for key in ("width", "rate"))
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    slope = sum((a - mx) * (b - my) for a, b in zip(x, y)) / sum((a - mx) ** 2 for a in x)
+    return round(math.exp(my + slope * (math.log(width) - mx)), 5)
+
+
+def prediction(sizes: list[dict], sixth: dict) -> dict:
+    "What the five sizes say about the sixth, with both fits, and when it was said."
+    runs = {size["parameters"]: [one["loss"] for one in size["runs"]] for size in sizes}
+    pairs = [(size, loss) for size, losses in runs.items() for loss in losses]
+    found = {"parameters": sixth["parameters"], "written": time.strftime("%Y-%m-%d %H:%M:%S")}
+    for name, fit in (("law", fit_power_law), ("line", fit_line)):
+        law, laws = fit(*zip(*pairs)), resampled(runs, fit=fit)
+        ends = lambda values: [round(end, 4) for end in interval(values)]
+        found[name] = {"E": round(law.floor, 4), "A": round(law.scale, 3), "alpha": round(law.exponent, 4),
+                       "loss": round(law.at(sixth["parameters"]), 4), "E between": ends([one.floor for one in laws]),
+                       "alpha between": ends([one.exponent for one in laws]),
+                       "loss between": ends([one.at(sixth["parameters"]) for one in laws])}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(WIDTHS), choices=list(WIDTHS))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    path = RESULTS / f"{NAME}.json"
+
+    def stored() -> dict:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"models": {}}
+
+    def store(kind: str, found: dict) -> None:
+        author = round(-BOOK.log_probs(TEST).mean().item(), 4)
+        write(NAME, facts() | {"rows": ROWS, "facts": TOLD, "steps": STEPS, "entropy": round(BOOK.entropy, 4), "author": author,
+                               "models": stored()["models"] | {kind: found}})
+
+    for kind in given.models:
+        found = stored()["models"].get(kind, {"sizes": []})
+        for width in WIDTHS[kind][:-1]:
+            if width not in [size["width"] for size in found["sizes"]]:
+                found["sizes"].append(searched(kind, width))
+            size = next(size for size in found["sizes"] if size["width"] == width)
+            for seed in SEEDS[len(size["runs"]):]:
+                size["runs"].append(run(kind, width, size["rate"], seed))
+            store(kind, found)
+            print(kind, size, flush=True)
+        if "prediction" not in found:
+            found["prediction"] = prediction(found["sizes"], size_entry(kind, WIDTHS[kind][-1]))
+            store(kind, found)                             # before the sixth model is trained
+            print(kind, found["prediction"], flush=True)
+        sixth = found.setdefault("sixth", size_entry(kind, WIDTHS[kind][-1]) | {
+            "rate": extended_rate(found["sizes"], WIDTHS[kind][-1]), "began": time.strftime("%Y-%m-%d %H:%M:%S"), "runs": []})
+        for seed in SEEDS[len(sixth["runs"]):]:
+            sixth["runs"].append(run(kind, sixth["width"], sixth["rate"], seed))
+            store(kind, found)
+        print(kind, sixth, flush=True)
+
+
+if __name__ == "__main__":
+    main()
