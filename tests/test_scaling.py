@@ -206,11 +206,6 @@ def test_the_loss_is_that_of_the_logits(kind):
 
 # --- the script
 
-def test_the_rate_of_the_sixth_lies_on_the_line():
-    sizes = [{"width": width, "rate": 0.3 / width} for width in (4, 6, 8, 12, 16)]
-    assert scaling.extended_rate(sizes, 32) == pytest.approx(0.3 / 32, abs=1e-5)
-
-
 def test_the_prediction_knows_only_the_five_sizes():
     runs = noisy(1, 0.005)
     sizes = [{"parameters": n, "runs": [{"loss": loss} for loss in losses]} for n, losses in runs.items()]
