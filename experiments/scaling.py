@@ -35,14 +35,17 @@ def text(rows: int, seed: int) -> torch.Tensor:
 VALID, TEST = text(2000, 1_000_001), text(6000, 1_000_002)
 
 
-def train(kind: str, width: int, rate: float, seed: int) -> nn.Module:
+def train(kind: str, width: int, rate: float, seed: int, steps: int = STEPS, stock: int = 0) -> nn.Module:
+    "On endless text, or on batches from a stock of so many texts, which come again and again."
     torch.manual_seed(seed)
     model, schedule = small_reader(kind, width, BOOK.vocab_size, 3 * TOLD), linear_decay(rate, WARMUP)
     draw = torch.Generator().manual_seed(seed)
+    texts = BOOK.texts(stock, TOLD, draw) if stock else None
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, STEPS + 1):
-        optimizer.param_groups[0]["lr"] = schedule(step, step / STEPS)
-        loss = reader_loss(model, BOOK.texts(ROWS, TOLD, draw))
+    for step in range(1, steps + 1):
+        batch = BOOK.texts(ROWS, TOLD, draw) if texts is None else texts[torch.randint(stock, (ROWS,), generator=draw)]
+        optimizer.param_groups[0]["lr"] = schedule(step, step / steps)
+        loss = reader_loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -55,9 +58,9 @@ def mean_loss(model: nn.Module, texts: torch.Tensor) -> float:
     return sum(reader_loss(model, part).item() * len(part) for part in texts.split(500)) / len(texts)
 
 
-def run(kind: str, width: int, rate: float, seed: int) -> dict:
+def run(kind: str, width: int, rate: float, seed: int, **text) -> dict:
     began = time.process_time()
-    model = train(kind, width, rate, seed)
+    model = train(kind, width, rate, seed, **text)
     scores = {"valid": round(mean_loss(model, VALID), 4), "loss": round(mean_loss(model, TEST), 4)}
     return {"seed": seed, **scores, "seconds": round(time.process_time() - began, 1)}
 
