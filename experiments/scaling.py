@@ -110,8 +110,8 @@ def main() -> None:
 
     def store(kind: str, found: dict) -> None:
         author = round(-BOOK.log_probs(TEST).mean().item(), 4)
-        write(NAME, joined_facts(stored()) | {"rows": ROWS, "facts": TOLD, "steps": STEPS, "entropy": round(BOOK.entropy, 4), "author": author,
-                               "models": stored()["models"] | {kind: found}})
+        write(NAME, joined_facts(stored()) | {"rows": ROWS, "facts": TOLD, "steps": STEPS, "entropy": round(BOOK.entropy, 4),
+                                              "author": author, "models": stored()["models"] | {kind: found}})
 
     for kind in given.models:
         found = stored()["models"].get(kind, {"sizes": []})
@@ -128,6 +128,10 @@ def main() -> None:
             found["sixth"] = {"began": time.strftime("%Y-%m-%d %H:%M:%S")} | trained(kind, PREDICTED[kind])
             store(kind, found)
             print(kind, found["sixth"], flush=True)
+        if kind in PREDICTED:
+            miss = lambda name: [round(abs(found["prediction"][name]["loss"] - one["loss"]), 4) for one in found["sixth"]["runs"]]
+            found["missed by"] = {name: miss(name) for name in ("law", "line")}
+            store(kind, found)
 
 
 if __name__ == "__main__":
