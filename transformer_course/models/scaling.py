@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['count_parameters', 'PowerLaw', 'fit_power_law', 'fit_line', 'resampled', 'interval', 'small_reader', 'reader_loss']
 
-# %% ../../nbs/lessons/48_scaling.ipynb #cell-3
+# %% ../../nbs/lessons/48_scaling.ipynb #cell-5
 import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from .language_models import RNNLanguageModel
 from .transformer_lm import TransformerLM
 
-# %% ../../nbs/lessons/48_scaling.ipynb #cell-4
+# %% ../../nbs/lessons/48_scaling.ipynb #cell-6
 def count_parameters(
     model: nn.Module,
     embeddings: bool = True,     # count the tables of words and positions, too
 ) -> int:
-    """Trained numbers of a model; a table that is shared counts once. Tables are what has `embedding` in its name.
+    """Trained numbers; a shared table counts once. A table has `embedding` in its name.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def count_parameters(
     """
     return sum(p.numel() for name, p in model.named_parameters() if embeddings or "embedding" not in name)
 
-# %% ../../nbs/lessons/48_scaling.ipynb #cell-5
+# %% ../../nbs/lessons/48_scaling.ipynb #cell-7
 class PowerLaw(NamedTuple):
     """L(N) = E + A N^-α [Hoffmann et al. 2022, eq. 2, without the term for data]."""
     floor: float         # E, which no size gets below
@@ -107,7 +107,7 @@ def _check_runs(name: str, sizes: Sequence[float], losses: Sequence[float], diff
     if min(sizes) <= 0:
         raise ValueError(f"{name}: sizes must be positive, not {min(sizes)}")
 
-# %% ../../nbs/lessons/48_scaling.ipynb #cell-6
+# %% ../../nbs/lessons/48_scaling.ipynb #cell-8
 def resampled(
     runs: Mapping[float, Sequence[float]],   # size: the losses of its runs
     times: int = 500,
@@ -155,7 +155,7 @@ def interval(
     low, high = torch.tensor(values, dtype=torch.float64).quantile(ends).tolist()
     return low, high
 
-# %% ../../nbs/lessons/48_scaling.ipynb #cell-7
+# %% ../../nbs/lessons/48_scaling.ipynb #cell-9
 def small_reader(
     kind: str,           # "Transformer", "LSTM" or "RNN"
     width: int,          # D
