@@ -37,7 +37,7 @@ from transformer_course.training.schedules import inverse_sqrt
 
 NAME, PARENT_PAIRS, PIECES, CELLS = "low_resource", 4000, 1000, 512
 SIZES = {"d_model": 96, "n_heads": 4, "n_layers": 1, "d_ff": 192, "norm": "pre", "positions": "rotary"}
-EVERY, PATIENCE, MOST, WARMUP = 60, 3, 600, 50                      # steps between looks; looks without a gain; steps; steps
+EVERY, PATIENCE, LEAST, MOST, WARMUP = 60, 3, 360, 600, 50          # steps between looks; looks without a gain; steps, steps, steps
 PARENT = {"rate": 0.006, "dropout": 0.1, "steps": 1200}
 LANGUAGES = {"sister": Sister(0.0), "half": Sister(0.5), "unrelated": Sister(1.0, backwards=True)}
 WAYS = {"alone": None, "parent": True, "parent, new pieces": False}    # whether the parent's vectors of pieces are taken over
@@ -89,7 +89,7 @@ def train(model: nn.Module, tokenizer: Tokenizer, pairs: Sequence[Pair], valid: 
     torch.manual_seed(seed)
     step, epoch, best = 0, 0, copy.deepcopy(model.state_dict())
     plan = batches.plan(seed, epoch)
-    while step < steps and (len(seen) <= patience or max(seen[-patience:]) > max(seen[:-patience])):
+    while step < steps and (step < LEAST or len(seen) <= patience or max(seen[-patience:]) > max(seen[:-patience])):
         if not plan:
             epoch += 1
             plan = batches.plan(seed, epoch)
