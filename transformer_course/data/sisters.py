@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .corpora import Pair
 
 # %% ../../nbs/library/data/45b_sisters.ipynb #cell-7
-CHANGES = (("aa", "oa"), ("ii", "ei"), ("uu", "iu"), ("s", "z"), ("v", "w"),     # pattern, replacement, in order
+CHANGES = (("aa", "oa"), ("ii", "ei"), ("uu", "iu"), ("s", "z"), ("v", "w"),     # pattern, replacement
            ("(?<=[aeiou])k(?=[aeiou])", "g"),                                    # k, t, p between vowels
            ("(?<=[aeiou])t(?=[aeiou])", "d"),
            ("(?<=[aeiou])p(?=[aeiou])", "b"))

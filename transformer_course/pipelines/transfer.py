@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['balanced_texts', 'shared_pieces', 'inherited']
 
-# %% ../../nbs/lessons/45_few_data.ipynb #cell-3
+# %% ../../nbs/lessons/45_few_data.ipynb #cell-5
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..data.corpora import Pair
 from ..data.text import Tokenizer
 
-# %% ../../nbs/lessons/45_few_data.ipynb #cell-4
+# %% ../../nbs/lessons/45_few_data.ipynb #cell-18
 def balanced_texts(*several: Sequence[Pair]) -> list[str]:
     """Both sides of all pairs; a shorter list is repeated, so that each counts about as much as the longest.
 
@@ -45,7 +45,7 @@ def shared_pieces(
     known = {piece: i for i, piece in enumerate(parent.pieces_of(range(len(parent))))}
     return {i: known[piece] for i, piece in enumerate(child.pieces_of(range(len(child)))) if piece in known}
 
-
+# %% ../../nbs/lessons/45_few_data.ipynb #cell-21
 def inherited(
     child: nn.Module,              # the parent's sizes, but for its vocabulary
     child_tokenizer: Tokenizer,
