@@ -3,7 +3,7 @@
     python experiments/low_resource.py --seeds 1 2 3
 
 The parent learns from 4,000 pairs of micro-Hindi. The child has few pairs of a sister language (data/sisters.py), made from the other 4,000. It
-begins from random weights ("alone"), from the parent's ("parent"), or from the parent's without its vectors of pieces ("parent, new pieces").
+begins from random weights ("alone"), from the parent's ("parent"), or from the parent's without its vectors of pieces ("parent without vectors").
 Everything else is the same: pieces (BPE, learned from the parent's pairs and the child's, both counted alike), sizes, batches, schedule. Training
 stops when BLEU on 100 sentences of `valid` has not risen for `PATIENCE` looks, and the best weights are kept. Rate and dropout are searched by
 BLEU on the same sentences, with seed 1, 300 pairs and at most 600 steps, by one rule, for both ways on the
@@ -37,17 +37,17 @@ from transformer_course.training.schedules import inverse_sqrt
 
 NAME, PARENT_PAIRS, PIECES, CELLS = "low_resource", 4000, 1000, 512
 SIZES = {"d_model": 96, "n_heads": 4, "n_layers": 1, "d_ff": 192, "norm": "pre", "positions": "rotary"}
-EVERY, PATIENCE, LEAST, MOST, WARMUP = 60, 3, 360, 1200, 50         # steps between looks; looks without a gain; steps, steps, steps
+EVERY, PATIENCE, LEAST, MOST, WARMUP = 60, 3, 360, 2400, 50         # steps between looks; looks without a gain; steps, steps, steps
 SEARCH_STEPS = 600
 PARENT = {"rate": 0.006, "dropout": 0.1, "steps": 1200}
 LANGUAGES = {"sister": Sister(0.0), "unrelated": Sister(1.0, backwards=True), "half": Sister(0.5)}
-WAYS = {"alone": None, "parent": True, "parent, new pieces": False}    # whether the parent's vectors of pieces are taken over
+WAYS = {"alone": None, "parent": True, "parent without vectors": False}    # whether the parent's vectors of pieces are taken over
 DROPOUTS = (0.1, 0.3, 0.5)
 SETTINGS_OF = {("half", "alone"): ("sister", "alone"), ("half", "parent"): ("sister", "parent"),
-               ("sister", "parent, new pieces"): ("sister", "parent"), ("unrelated", "parent, new pieces"): ("unrelated", "parent")}
+               ("sister", "parent without vectors"): ("sister", "parent"), ("unrelated", "parent without vectors"): ("unrelated", "parent")}
 TABLE = [(language, way, 300) for language in LANGUAGES for way in ("alone", "parent")]
 TABLE += [("sister", way, n) for n in (1000, 100) for way in ("alone", "parent")]
-TABLE += [(language, "parent, new pieces", 300) for language in ("sister", "unrelated")]
+TABLE += [(language, "parent without vectors", 300) for language in ("sister", "unrelated")]
 
 
 @cache
