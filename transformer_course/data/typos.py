@@ -15,9 +15,10 @@ from .corpora import Pair
 # %% ../../nbs/library/data/46c_typos.ipynb #cell-6
 SHORTEST = 4                                            # letters of the shortest word that gets typos
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")           # of the keyboard; each is half a key to the right of the last
+ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")           # of the keyboard, each half a key further right
 
-_SPOTS = {letter: (row, column + row / 2) for row, keys in enumerate(ROWS) for column, letter in enumerate(keys)}
+_SPOTS = {letter: (row, column + row / 2)
+          for row, keys in enumerate(ROWS) for column, letter in enumerate(keys)}
 NEIGHBOURS = {letter: "".join(other for other, (r, c) in _SPOTS.items()
                               if other != letter and abs(r - row) <= 1 and abs(c - column) <= 1)
               for letter, (row, column) in _SPOTS.items()}
