@@ -268,3 +268,71 @@ CLAIMS["Looking inside"] = (
     Claim("Attention weights put the deciding word first in more than half of the sentences.", "44_explain",
           "explain", f"{_DECIDES} > attention", 0.5, _FIRST),
 )
+
+# %% ../nbs/lessons/49_what_holds.ipynb #cell-24
+def _sister(way: str, language: str = "sister") -> str:
+    "Where lesson 45's record has a translator with 300 pairs."
+    return f"runs > language = {language}, way = {way}, pairs = 300 > test > bleu"
+
+
+def _typos(reader: str, where: str = "swap > 0.3") -> str:
+    "Where lesson 46's record has the BLEU of a reader."
+    return f"readers > {reader} > runs > * > scores > {where} > 0"
+
+
+def _student(taught: str) -> str:
+    "Where lesson 47a's record has the exact match of a student."
+    return f"parts > one > students > {taught} > runs > * > test > beam 1 > exact"
+
+
+def _sizes(model: str, parameters: int) -> str:
+    "Where lesson 48's record has the losses of a model."
+    return f"models > {model} > sizes > parameters = {parameters} > runs > * > loss"
+
+
+_BIASED, _ANTI = "skews > 0.99 > * > anti", "% of probes against the stereotype right"
+_PAIRS, _MISTYPED = "BLEU, invented language, 300 pairs", "BLEU, 30 % of the long words with typos"
+_FACTS, _BITS_3 = "nats a word, book of facts", "runs > * > bits > 3"
+CLAIMS["Little data, errors, small models"] = (
+    Claim("A translator that begins with the weights of a relative's beats one from scratch.", "45_few_data",
+          "low_resource", _sister("parent"), _sister("alone"), _PAIRS),
+    Claim("Training with swapped letters helps a translator to read swapped letters.", "46_typing_errors",
+          "typing_errors", _typos("BPE, noise"), _typos("BPE"), _MISTYPED),
+    Claim("Training with swapped letters also helps with replaced letters.", "46_typing_errors",
+          "typing_errors", _typos("BPE, noise", "substitute > 0.3"), _typos("BPE", "substitute > 0.3"),
+          _MISTYPED),
+    Claim("Counterfactuals make a translator with a planted bias right more often against the stereotype.",
+          "46b_planted_bias", "planted_bias", "methods > counterfactuals > 0.99 > * > anti", _BIASED, _ANTI),
+    Claim("With int8, a scale for each row is better than one for the whole matrix.", "47_small",
+          "small_devices", f"{_BITS_3} > rows > exact_match", f"{_BITS_3} > matrix > exact_match",
+          "% exact match, micro-Hindi, 3 bits"),
+    Claim("A student gains from new sentences that its teacher has translated.", "47a_distillation",
+          "distillation", _student("new sentences"), _student("gold"), _EXACT),
+    Claim("A law with a floor predicts a larger model better than a straight line on logarithmic axes.",
+          "48_scaling", "scaling", "models > Transformer > missed by > law > *",
+          "models > Transformer > missed by > line > *", "nats off, book of facts", True, 3),
+    Claim("Text that was never read is better than as many words from a sixteenth of it, read again.",
+          "48a_budget", "scaling", _sizes("Transformer", 3312), "budget: repeated > words = 90000 > loss",
+          _FACTS, True, 3),
+    Claim("Reading a sixteenth of a text sixteen times is better than reading a third of it once.",
+          "48a_budget", "budget", "repeated > words = 90000 > loss",
+          "grid > parameters = 3312, words = 480000 > loss", _FACTS, True, 3),
+    Claim("An unrelated language's weights help, too.", "45_few_data", "low_resource",
+          _sister("parent", "unrelated"), _sister("alone", "unrelated"), _PAIRS),
+    Claim("A teacher's sentences teach a student more than gold ones.", "47a_distillation", "distillation",
+          _student("sequence"), _student("gold"), _EXACT),
+    Claim("A teacher's probabilities teach a student more than gold words.", "47a_distillation",
+          "distillation", _student("word"), _student("gold"), _EXACT),
+    Claim("Training with typos costs nothing on text without typos.", "46_typing_errors", "typing_errors",
+          _typos("BPE, noise", "clean"), _typos("BPE", "clean"), "BLEU, micro-Hindi"),
+    Claim("A relative's weights help without its vectors of pieces, too.", "45_few_data", "low_resource",
+          _sister("parent without vectors"), _sister("alone"), _PAIRS),
+    Claim("Repeating rare sentences makes such a translator right more often against the stereotype.",
+          "46b_planted_bias", "planted_bias", "methods > resampled > 0.99 > * > anti", _BIASED, _ANTI),
+    Claim("Pieces of words read mistyped text better than whole words do.", "46_typing_errors",
+          "typing_errors", _typos("BPE"), _typos("words"), _MISTYPED),
+    Claim("A translator without a gap between the genders is neutral where nothing tells.",
+          "46b_planted_bias", verdict="not"),
+    Claim("A small Transformer predicts a text of facts better than a plain RNN of its size.", "48_scaling",
+          "scaling", _sizes("Transformer", 888), _sizes("RNN", 1026), _FACTS, True, 3),
+)
