@@ -16,7 +16,7 @@ def balanced(
 ) -> list:
     """Rows in which all groups are equally frequent: those of a rare group are repeated.
 
-    A group without a row gets none. Raises ValueError for no rows, or a size that the groups cannot share.
+    Groups are those that occur in the rows. Raises ValueError for no rows, or a size that they cannot share.
 
     Parameters
     ----------
