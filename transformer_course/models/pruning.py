@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['with_heads', 'with_units', 'feed_forwards', 'pruned', 'unit_importance']
 
-# %% ../../nbs/lessons/47b_pruning.ipynb #cell-3
+# %% ../../nbs/lessons/47b_pruning.ipynb #cell-5
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ from .attention import MultiHeadAttention
 from .blocks import FeedForward
 from .head_importance import attentions
 
-# %% ../../nbs/lessons/47b_pruning.ipynb #cell-4
+# %% ../../nbs/lessons/47b_pruning.ipynb #cell-13
 def with_heads(
     of: MultiHeadAttention,
     kept: Sequence[int],      # heads, in ascending order
@@ -88,7 +88,7 @@ def _checked(name: str, what: str, kept: Sequence[int], there: int) -> list[int]
         raise ValueError(f"{name}: keep some {what} from 0 to {there - 1} in ascending order, not {kept}")
     return kept
 
-# %% ../../nbs/lessons/47b_pruning.ipynb #cell-5
+# %% ../../nbs/lessons/47b_pruning.ipynb #cell-14
 def feed_forwards(model: nn.Module) -> dict[str, FeedForward]:
     """Every feed-forward network of a model, by name, in the order of the layers."""
     return {name: module for name, module in model.named_modules() if isinstance(module, FeedForward)}
