@@ -2,12 +2,13 @@
 
     python experiments/adversarial_words.py --seeds 1 2 3
 
-A GRU learns from some reviews of micro-reviews, always for the same number of steps. A swap replaces an opinion word by another one of the same
-kind, an aspect by another aspect, and so on, so the label stays what it is; `judge` checks this for every attacked review. The rate is searched for
-each way of training with seed 1, by the loss on valid, until a worse one lies on either side. The reviews of test that a classifier gets right are attacked: with the first-order
-swap, with random ones (mean of 10 draws), and with the best one of all; then with a second swap, where the best is that of all pairs of words. `fooled` is the share that is wrong
-afterwards. Three ways of training on 500 reviews are compared: as they are; each batch also with a random swap in each review; each batch also with
-the first-order swap against the model of this moment. Writes results/adversarial_words.json after each run, and goes on where an earlier call stopped. One thread.
+A GRU learns from some reviews of micro-reviews, always for the same number of steps. A swap replaces an opinion word by another one of the
+same kind, an aspect by another aspect, and so on, so the label stays what it is; `judge` checks this for every attacked review. The rate is
+searched for each way of training with seed 1, by the loss on valid, until a worse one lies on either side. The reviews of test that a
+classifier gets right are attacked: with the first-order swap, with random ones (mean of 10 draws), and with the best one of all; then with a
+second swap. For the first 60 of them all pairs of swaps are tried, too. `fooled` is the share that is wrong afterwards. Three ways of training
+on 500 reviews are compared: as they are; each batch also with a random swap in each review; each batch also with the first-order swap against
+the model of this moment. Writes results/adversarial_words.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
 import json
