@@ -93,7 +93,7 @@ def with_swap(
     changed[rows, swap[rows] // words] = swap[rows] % words
     return changed
 
-
+# %% ../../nbs/lessons/46a_adversarial_words.ipynb #cell-7
 def review_losses(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:   # (B, T), (B,) -> (B,)
     """Cross-entropy of each review by itself. Raises ValueError if the labels do not fit.
 
@@ -101,7 +101,7 @@ def review_losses(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:  
     ------
     (B, T), (B,) -> (B,)
     """
-    scores = model(tokens).float()
+    scores = model(tokens)
     check_labels("review_losses", labels, scores)
     return F.cross_entropy(scores, labels, reduction="none")
 
@@ -112,7 +112,7 @@ def first_order_gains(
     labels: Tensor,           # (B,) the true classes
     table: nn.Embedding,      # the model's word vectors
 ) -> Tensor:                  # (B, T, V)
-    """For each word and each replacement, by how much the loss would rise, to first order [Ebrahimi et al. 2018, §3.1].
+    """How much the loss would rise, to first order, for each replacement [Ebrahimi et al. 2018].
 
     One forward and one backward pass for all of them. Raises ValueError for ids that are not (B, T), and
     if the model does not read its words from this table exactly once.
@@ -148,7 +148,7 @@ def first_order_gains(
     old = (gradient * read[0].detach()).sum(-1, keepdim=True)                              # (B, T, 1)
     return gradient @ table.weight.detach().T - old
 
-
+# %% ../../nbs/lessons/46a_adversarial_words.ipynb #cell-8
 def first_order_swap(model: nn.Module, tokens: Tensor, labels: Tensor, table: nn.Embedding,
                      group: Tensor) -> Tensor:                                             # -> (B,)
     """The allowed swap with the largest first-order gain; see `with_swap`.
@@ -166,12 +166,16 @@ def first_order_swap(model: nn.Module, tokens: Tensor, labels: Tensor, table: nn
     return _chosen(gains, allowed_swaps(tokens, group))
 
 
-def random_swap(tokens: Tensor, group: Tensor, generator: torch.Generator | None = None) -> Tensor:      # -> (B,)
+def random_swap(tokens: Tensor, group: Tensor,
+                generator: torch.Generator | None = None) -> Tensor:                       # -> (B,)
     """An allowed swap of each review, drawn at random; see `with_swap`.
 
-    Shapes
-    ------
-    -> (B,)
+    Parameters
+    ----------
+    tokens : Tensor
+    group : Tensor
+    generator : torch.Generator | None, default None
+        -> (B,)
     """
     allowed = allowed_swaps(tokens, group)
     return _chosen(torch.rand(allowed.shape, generator=generator), allowed)
