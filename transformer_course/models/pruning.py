@@ -23,7 +23,7 @@ def with_heads(
     of: MultiHeadAttention,
     kept: Sequence[int],      # heads, in ascending order
 ) -> MultiHeadAttention:      # a new one with these heads alone; each still has K numbers
-    """A smaller attention: each head is K rows of W^Q, W^K and W^V, and K columns of W^O [Michel et al. 2019, §2.3].
+    """A smaller attention: a head is K rows of W^Q, W^K and W^V, and K columns of W^O.
 
     Raises ValueError unless the heads are there, each named once, and at least one is kept.
 
@@ -116,7 +116,7 @@ def pruned(
     parts, small = attentions(model) | feed_forwards(model), copy.deepcopy(model)
     for name, stays in kept.items():
         if name not in parts:
-            raise ValueError(f"pruned: {name!r} is neither an attention nor a feed-forward network of the model")
+            raise ValueError(f"pruned: {name!r} is neither an attention nor a feed-forward network")
         cut = with_heads if isinstance(parts[name], MultiHeadAttention) else with_units
         small.set_submodule(name, cut(parts[name], stays))
     return small
@@ -128,7 +128,7 @@ def unit_importance(
     batch: int,                         # B
     dtype: torch.dtype = torch.float32,  # of the model
 ) -> dict[str, Tensor]:                 # by name of the feed-forward network: (F,)
-    """The mean over sentences of |∂loss/∂gate|, with a gate of 1 on each hidden unit, as `head_importance`.
+    """The mean over sentences of |∂loss/∂gate|, with a gate of 1 on each unit, as `head_importance`.
 
     Parameters
     ----------
