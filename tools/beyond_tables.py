@@ -4,7 +4,8 @@ from recorded_facts import record, records, source, spread, table
 
 def beyond() -> str:
     parts = {"explain": explain, "which_heads": which_heads, "low_resource": low_resource, "typing_errors": typing_errors,
-             "planted_bias": planted_bias, "small_devices": small_devices, "distillation": distillation, "scaling": scaling}
+             "adversarial_words": adversarial_words, "planted_bias": planted_bias, "small_devices": small_devices, "distillation": distillation,
+             "pruning": pruning, "scaling": scaling, "budget": budget}
     return "\n\n".join(part() for name, part in parts.items() if name in records())
 
 
@@ -71,6 +72,20 @@ letters or more. *noise*: half of the training sentences of an epoch have swaps 
 {source("typing_errors")}"""
 
 
+def adversarial_words() -> str:
+    found = record("adversarial_words")
+    rows = [[name, f"{entry['rate']:g}", spread([run["right"] for run in entry["runs"]], 1, 100),
+             *(spread([run["one"][kind] for run in entry["runs"]], 1, 100) for kind in ("random", "first order", "best"))]
+            for name, entry in found["ways"].items()]
+    return f"""**Adversarial words** (lesson [46a](../nbs/lessons/46a_adversarial_words.ipynb)). A GRU learns from some micro-reviews for {found['steps']} steps.
+*Right*: test reviews, in per cent. The others: of these, how many one replaced word turns wrong. *random swaps*, *attacked*: each batch also has
+its reviews with one word replaced, at random or by the first-order attack.
+
+{table("training | rate | right | random | first order | best of all", rows)}
+
+{source("adversarial_words")}"""
+
+
 def planted_bias() -> str:
     found = record("planted_bias")
 
@@ -119,6 +134,18 @@ def distillation() -> str:
 {source("distillation")}"""
 
 
+def pruning() -> str:
+    found = record("pruning")
+    rows = [[name, f"{entry['parameters']:,}", *(spread([run[when]["exact"] for run in entry["runs"]], 1, 100) for when in ("before", "after"))]
+            for name, entry in found["variants"].items()]
+    return f"""**Pruning** (lesson [47b](../nbs/lessons/47b_pruning.ipynb)). Parts are cut out of a translator of micro-Hindi, those with the least gradient or random ones;
+*zeros*: as many single weights as in *both* are set to 0. Exact match in per cent, right after the cut and after more training.
+
+{table("what is cut | parameters | before | after", rows)}
+
+{source("pruning")}"""
+
+
 def scaling() -> str:
     found = record("scaling")
     rows = [[kind, f"{size['parameters']:,}", f"{size['with embeddings']:,}", f"{size['rate']:g}", spread([run["loss"] for run in size["runs"]], 3)]
@@ -131,3 +158,17 @@ fits); a straight line on logarithmic axes predicted {line['loss']:.3f}.
 {table("model | parameters | with tables | rate | loss", rows)}
 
 {source("scaling")}"""
+
+
+def budget() -> str:
+    found, rows = record("budget"), []
+    for title, runs in (("each read once", found["grid"]), ("read again and again", found["repeated"])):
+        for width, words in sorted({(run["width"], run["words"]) for run in runs}):
+            same = [run for run in runs if (run["width"], run["words"]) == (width, words)]
+            rows.append([str(width), f"{words:,}", title, spread([run["loss"] for run in same], 3)])
+    return f"""**Data and budget** (lesson [48a](../nbs/lessons/48a_budget.ipynb)). The Transformers of lesson 48 with less text, and one of them with text that comes
+again; loss in nats a word.
+
+{table("width | words of text | how | loss", rows)}
+
+{source("budget")}"""

@@ -280,6 +280,16 @@ def _typos(reader: str, where: str = "swap > 0.3") -> str:
     return f"readers > {reader} > runs > * > scores > {where} > 0"
 
 
+def _fooled(way: str, kind: str) -> str:
+    "Where lesson 46a's record has the share of reviews that one word fools."
+    return f"ways > {way} > runs > * > one > {kind}"
+
+
+def _cut(what: str, when: str = "before") -> str:
+    "Where lesson 47b's record has the exact match of a translator after a cut."
+    return f"variants > {what} > runs > * > {when} > exact"
+
+
 def _student(taught: str) -> str:
     "Where lesson 47a's record has the exact match of a student."
     return f"parts > one > students > {taught} > runs > * > test > beam 1 > exact"
@@ -293,6 +303,7 @@ def _sizes(model: str, parameters: int) -> str:
 _BIASED, _ANTI = "skews > 0.99 > * > anti", "% of probes against the stereotype right"
 _PAIRS, _MISTYPED = "BLEU, invented language, 300 pairs", "BLEU, 30 % of the long words with typos"
 _FACTS, _BITS_3 = "nats a word, book of facts", "runs > * > bits > 3"
+_FOOLED, _PRUNED = "% of micro-reviews fooled by one word", "% exact match, micro-Hindi"
 CLAIMS["Little data, errors, small models"] = (
     Claim("A translator that begins with the weights of a relative's beats one from scratch.", "45_few_data",
           "low_resource", _sister("parent"), _sister("alone"), _PAIRS),
@@ -303,6 +314,21 @@ CLAIMS["Little data, errors, small models"] = (
           _MISTYPED),
     Claim("Counterfactuals make a translator with a planted bias right more often against the stereotype.",
           "46b_planted_bias", "planted_bias", "methods > counterfactuals > 0.99 > * > anti", _BIASED, _ANTI),
+    Claim("The gradient finds words that fool a reader of reviews more often than chance does.",
+          "46a_adversarial_words", "adversarial_words", _fooled("500 reviews", "first order"),
+          _fooled("500 reviews", "random"), _FOOLED),
+    Claim("Training on attacked reviews leaves fewer to fool than training on random swaps.",
+          "46a_adversarial_words", "adversarial_words", _fooled("500 reviews, attacked", "best"),
+          _fooled("500 reviews, random swaps", "best"), _FOOLED, True),
+    Claim("Cutting half of the units costs less than cutting half of the heads.", "47b_pruning", "pruning",
+          _cut("units", "after"), _cut("heads", "after"), _PRUNED),
+    Claim("Cutting the heads with the least gradient loses less than cutting random ones.", "47b_pruning",
+          "pruning", _cut("heads"), _cut("heads, random"), _PRUNED),
+    Claim("Cutting parts out keeps better translations than setting as many weights to zero.", "47b_pruning",
+          "pruning", _cut("both", "after"), _cut("zeros", "after"), _PRUNED),
+    Claim("The swap that the gradient chooses fools as often as the best swap of all.",
+          "46a_adversarial_words", "adversarial_words", _fooled("250 reviews", "first order"),
+          _fooled("250 reviews", "best"), _FOOLED),
     Claim("With int8, a scale for each row is better than one for the whole matrix.", "47_small",
           "small_devices", f"{_BITS_3} > rows > exact_match", f"{_BITS_3} > matrix > exact_match",
           "% exact match, micro-Hindi, 3 bits"),
