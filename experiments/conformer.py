@@ -12,8 +12,7 @@ import json
 import time
 
 import torch
-from records import RESULTS, best_rate, facts, write
-from torch import nn
+from records import RESULTS, best_rate, descend, facts, write
 
 from transformer_course.models.conformer import Listener, listener, recordings, symbol_errors
 from transformer_course.training.schedules import linear_decay
@@ -29,15 +28,8 @@ def train(name: str, rate: float, seed: int) -> Listener:
     torch.manual_seed(seed)
     model, schedule = listener(**SIZES[name]), linear_decay(rate, WARMUP)
     heard = recordings(ROWS * STEPS, generator=torch.Generator().manual_seed(seed))
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step, batch in enumerate(zip(*(x.split(ROWS) for x in heard)), 1):
-        optimizer.param_groups[0]["lr"] = schedule(step, step / STEPS)
-        loss = model.loss(*batch)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+    batches = zip(*(x.split(ROWS) for x in heard))
+    return descend(model, lambda step: model.loss(*next(batches)), lambda step: schedule(step, step / STEPS), STEPS).eval()
 
 
 def scores(model: Listener) -> dict[str, float]:

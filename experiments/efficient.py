@@ -12,7 +12,7 @@ import json
 import time
 
 import torch
-from records import RESULTS, best_rate, facts, write
+from records import RESULTS, best_rate, descend, facts, write
 from torch import nn
 
 from transformer_course.models.attention import Dense
@@ -46,17 +46,15 @@ def train(name: str, rate: float, seed: int) -> tuple[ReadsLast, list[dict]]:
     """A trained model, and what was measured on valid on the way."""
     torch.manual_seed(seed)
     model, draw, found = build(name), torch.Generator().manual_seed(1000 + seed), []
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, STEPS + 1):
-        optimizer.param_groups[0]["lr"] = rate * min(1, step / WARMUP)
-        loss = model.loss(*find_the_mark(ROWS, LENGTH, VALUES, draw)[:2])
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+
+    def loss(step):
+        return model.loss(*find_the_mark(ROWS, LENGTH, VALUES, draw)[:2])
+
+    def after(step):
         if step % EVERY == 0:
             found.append({"step": step, **measured(model, 2_000_000)})
-    return model, found
+
+    return descend(model, loss, lambda step: rate * min(1, step / WARMUP), STEPS, after), found
 
 
 def run(name: str, rate: float, seed: int) -> dict:

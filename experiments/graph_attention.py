@@ -14,8 +14,7 @@ import time
 from functools import cache
 
 import torch
-from records import RESULTS, best_rate, facts, write
-from torch import nn
+from records import RESULTS, best_rate, descend, facts, write
 from torch.nn import functional as F
 
 from transformer_course.data.corpora import load
@@ -49,16 +48,12 @@ def train(name: str, examples: int, rate: float, seed: int) -> VerbReader:
     torch.manual_seed(seed)
     found, words, labels = data()
     model, draw, schedule = VerbReader(len(words), len(labels)), random.Random(seed), linear_decay(rate, WARMUP)
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, STEPS + 1):
-        optimizer.param_groups[0]["lr"] = schedule(step, step / STEPS)
+
+    def loss(step):
         *given, true = rows(draw.sample(found["train"][:examples], ROWS), MODELS[name])
-        loss = F.cross_entropy(model(*given), true)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+        return F.cross_entropy(model(*given), true)
+
+    return descend(model, loss, lambda step: schedule(step, step / STEPS), STEPS).eval()
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ import random
 from functools import cache
 
 import torch
-from records import RESULTS, best_rate, facts, write
+from records import RESULTS, best_rate, descend, facts, write
 from torch import nn
 
 from transformer_course.data.reviews import judge
@@ -61,16 +61,9 @@ def build(name: str) -> nn.Module:
 @cache                                                  # the search has trained the best one already
 def train(name: str, rate: float, seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    model, steps = build(name), READERS[name]
-    optimizer, schedule = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98)), linear_decay(rate, WARMUP)
-    for step in range(1, steps + 1):
-        optimizer.param_groups[0]["lr"] = schedule(step, step / steps)
-        loss = model.loss(*batch(10_000 * seed + step)[:2])
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+    model, steps, schedule = build(name), READERS[name], linear_decay(rate, WARMUP)
+    loss = lambda step: model.loss(*batch(10_000 * seed + step)[:2])
+    return descend(model, loss, lambda step: schedule(step, step / steps), steps).eval()
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ or TRANSFORMER_COURSE_DATA). A classifier is one matrix on the mean of the vecto
 seeds, which draw the labelled texts, too. For sentence pairs, the first seed of each start and number of labels tries several rates, and
 the one that is best on valid serves all seeds: MiniLM's is searched until no better one lies on either side, that of the random weights is
 the better of two. The reviews take the rate that was best with 1,000 pairs, so nothing is chosen on them. "random weights" are one network
-for all seeds. The start "random weights, searched" has a network of its own for each of three seeds, 1,024 reviews, and a rate of its
-own: the first seed searches it on valid, with worse ones on either side. Test is scored with all runs and chooses nothing. Writes
+for all seeds. The start "random weights, searched" has a network of its own for each of three seeds, and a rate of its own (1,024 reviews,
+1,000 sentence pairs): the first seed searches it on valid, with worse ones on either side. Test is scored with all runs and chooses nothing. Writes
 results/minilm_tuned.json after each run, and goes on where an earlier call stopped. One thread.
 """
 import argparse
@@ -38,7 +38,7 @@ SEEDS, ROWS = (1, 2, 3, 4, 5), 16
 RATES = {"entailment": (1e-4, 3e-4), "polarity": (1e-4,)}
 STEPS = {"entailment": {64: 120, 256: 160, 1000: 600}, "polarity": {64: 80, 256: 120, 1024: 200}}       # by number of labels
 STARTS = ("MiniLM", "random weights")
-SEARCHED, SEARCHED_LABELS, SEARCHED_SEEDS = "random weights, searched", 1024, (1, 2, 3)      # reviews only
+SEARCHED, SEARCHED_LABELS, SEARCHED_SEEDS = "random weights, searched", {"entailment": 1000, "polarity": 1024}, (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,13 @@ def main() -> None:
                     if all((run["seed"], run["rate"]) != (seed, rate) for run in runs):
                         runs.append(trained(start, n, rate, STEPS[name][n], seed))
                         stored()
-        if name == "polarity":
-            search(record, made, trained, stored)
+        search(name, record, made, trained, stored)
 
 
-def search(record, made, trained, stored) -> None:
+def search(name, record, made, trained, stored) -> None:
     """A rate for random weights, on valid with the first seed, whose network is that of "random weights"; then the seeds that remain."""
-    n, steps = SEARCHED_LABELS, STEPS["polarity"][SEARCHED_LABELS]
-    found = record.setdefault("searched", {"labels": n, "runs": {}})
+    n = SEARCHED_LABELS[name]
+    steps, found = STEPS[name][n], record.setdefault("searched", {}).setdefault(name, {"labels": n, "runs": {}})
     for run in made["random weights"][str(n)]:
         if run["seed"] == SEEDS[0]:
             found["runs"].setdefault(str(run["rate"]), run)

@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from transformer_course.records import hardware
 
@@ -71,6 +72,26 @@ def best_rate(
         else:
             return best, {str(rate): round(tried[rate], 4) for rate in sorted(tried)}
     raise ValueError(f"best_rate: the best rate, {best}, is still at the edge of {sorted(tried)}")
+
+
+def descend(
+    model: nn.Module,
+    loss: Callable[[int], Tensor],     # of the batch of a step, from 1
+    rate: Callable[[int], float],      # of a step
+    steps: int,
+    after: Callable[[int], None] = lambda step: None,      # called when a step is done
+) -> nn.Module:
+    """The model, trained by Adam with the betas of the Transformer's paper; gradients longer than 1 are cut to 1."""
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
+    for step in range(1, steps + 1):
+        optimizer.param_groups[0]["lr"] = rate(step)
+        found = loss(step)
+        optimizer.zero_grad()
+        found.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        after(step)
+    return model
 
 
 def shared(

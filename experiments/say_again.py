@@ -12,7 +12,7 @@ import json
 import time
 
 import torch
-from records import RESULTS, best_rate, facts, write
+from records import RESULTS, best_rate, descend, facts, write
 from torch import nn
 from torch.nn import functional as F
 
@@ -50,15 +50,12 @@ def second_copy(model: nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, to
 def train(name: str, length: int, rate: float, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     model, draw, schedule = build(name), torch.Generator().manual_seed(seed), linear_decay(rate, WARMUP)
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, STEPS + 1):
-        optimizer.param_groups[0]["lr"] = schedule(step, step / STEPS)
+
+    def loss(step):
         logits, letters = second_copy(model, rows(length, draw))
-        optimizer.zero_grad()
-        F.cross_entropy(logits.flatten(0, 1), letters.flatten()).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+        return F.cross_entropy(logits.flatten(0, 1), letters.flatten())
+
+    return descend(model, loss, lambda step: schedule(step, step / STEPS), STEPS).eval()
 
 
 @torch.no_grad()

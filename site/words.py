@@ -14,7 +14,8 @@ NAME = r"[A-ZÀ-ÖØ-Þ][\w'’-]+"
 CITATION = re.compile(rf"({NAME})((?:, {NAME})*,? (?:&|and) {NAME}| et al\.)?,? \(?((?:19|20)\d\d)[a-z]?\b"
                       r"((?:(?:,| and|, and) (?:19|20)\d\d\b)*)")
 
-EVERYDAY = {"cell", "lure", "oracle", "prefix", "record"}     # also said of other things: linked only in the lessons of their row
+EVERYDAY = {"author", "cell", "child", "engine", "floor", "lure", "noise", "oracle", "parent", "prefix", "probe", "record", "skew"}
+# everyday words are linked only in the lessons of their row: they are also said of other things
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def test_figures_are_those_that_loops_find():
         "With 64 labels, a published BERT beats a bag of words on real reviews.": [
             [run["test"] for run in recorded("minilm_tuned")["tasks"]["polarity"]["MiniLM"]["64"]],
             recorded("minilm")["labels"]["bag of words"]["64"]],
-        "With 256 labels, plain text helps our own BERT more than as many extra steps on the labels.": [
+        "With 256 labels, reading plain text first helps our own BERT more than training longer on the labels.": [
             [run["test"] for run in start["runs"] if run["labels"] == 256 and run["rate"] == start["rates"]["256"]]
             for start in (recorded("bert")["labels"][name] for name in ("micro-text", "from scratch, as many steps"))],
         "With 16 layers, a norm before each sublayer learns better than one after it.": [
@@ -81,6 +81,14 @@ def test_figures_are_those_that_loops_find():
             [run["right"] for run in recorded("hierarchical")["readers"][name]["runs"]] for name in ("two levels", "one row")],
         "Learned spans predict Shakespeare's letters better than one fixed window of the same cost.": [
             [run["loss"] for run in recorded("adaptive_span")["parts"]["text"]["models"][name]] for name in ("price 0.0003", "window")],
+        "Asked the contrastive question, occlusion puts the deciding word first more often than attention does.": [
+            [run["cause"]["contrastive: decides"][method] for run in recorded("explain")["trainings"]["10 % unknown"]]
+            for method in ("occlusion", "attention")],
+        "Attention weights put the deciding word first in more than half of the sentences.": [
+            [run["cause"]["contrastive: decides"]["attention"] for run in recorded("explain")["trainings"]["10 % unknown"]], [0.5]],
+        "One T5 for four tasks translates better than one for this task, trained for as many steps on its own batches.": [
+            [run["test"]["translate"] for run in entry["runs"]] for models in [recorded("text_to_text")["tasks"]["models"]]
+            for entry in (models["joint"], models["alone, own batches again"]["translate"])],
     }
     for says, (better, than) in loops.items():
         assert said[says][:2] == (better, than), says
@@ -134,7 +142,7 @@ def test_the_rule_is_symmetric(better, than):
 RECORD = {"models": {"a": {"rate": 0.1, "rates": {"64": 0.2},
                            "runs": [{"rate": 0.1, "seed": 1, "test": 0.5, "kinds": {"3": [1, 4], "4": [2, 4]}},
                                     {"rate": 0.2, "seed": 1, "test": 0.7, "kinds": {"3": [4, 4], "4": [4, 4]}}]},
-                     "b, 2 | 3": {"by length": [[1, 0.1], [2, 0.25]]}}, "name": "x", "bad": [float("nan")]}
+                     "b, 2 | 3": {"by length": [[1, 0.1], [2, 0.25]], "why: here": 0.25}}, "name": "x", "bad": [float("nan")]}
 
 
 @pytest.fixture
@@ -175,6 +183,8 @@ def test_a_broken_record_is_told_in_one_line(record, path, told):
 
 
 def test_a_missing_record_and_an_incomplete_claim_are_refused(record):
+    colon = Claim("A claim.", "10_rnn", "made", "models > b, 2 | 3 > why: here", "models > b, 2 | 3 > why: here")
+    assert measured(colon) == ([0.25], [0.25], "not")
     with pytest.raises(FileNotFoundError, match="there is no record 'other'"):
         measured(Claim("A claim.", "10_rnn", "made", "models > a > runs > * > test", "other: x"))
     whole = Claim("A claim.", "10_rnn", "made", "models > a > runs > * > test", 0.6)

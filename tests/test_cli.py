@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 import transformers
@@ -23,8 +24,7 @@ COMMAND = [sys.executable, "-c", "from transformer_course.cli.app import main; m
 
 def run(*words, stdin: bytes | None = None, **environment) -> subprocess.CompletedProcess:
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run([*COMMAND, *map(os.fsencode, words)], input=stdin if stdin is not None else b"",
-                          capture_output=True, env=env, timeout=300)
+    return forked.run(COMMAND[-1], *words, stdin=stdin if stdin is not None else b"", env=env)
 
 
 def refused(done: subprocess.CompletedProcess, *parts: str) -> str:

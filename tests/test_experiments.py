@@ -434,3 +434,25 @@ def test_windows_teach_their_last_words_only_and_cover_the_text():
     (tokens,) = batches.collate(plan[0])
     losses = torch.stack([window_losses(model, row, 12)[-5:] for row in tokens])
     assert_close(transformer_xl.LastWords(model, 5).loss(tokens), losses.mean())
+
+
+def test_descending_is_adam_with_clipped_gradients_and_a_rate_for_each_step():
+    found = []
+    for by_hand in (True, False):
+        torch.manual_seed(1)
+        model, rate, seen = torch.nn.Linear(3, 2), (lambda step: 0.1 / step), []
+        batches = torch.randn(5, 7, 3, generator=torch.Generator().manual_seed(2))
+        loss = lambda step: 100 * model(batches[step - 1]).pow(2).mean()
+        if by_hand:
+            adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
+            for step in range(1, 6):
+                for group in adam.param_groups:
+                    group["lr"] = rate(step)
+                adam.zero_grad()
+                loss(step).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                adam.step()
+        else:
+            assert records.descend(model, loss, rate, 5, seen.append) is model and seen == [1, 2, 3, 4, 5]
+        found.append(model.weight)
+    assert torch.equal(*found)

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked
 import pytest
 import safetensors.torch
 import torch
@@ -65,11 +66,11 @@ CHILD = MODEL + textwrap.dedent("""
 """ % STEPS)
 
 
-def start(folder: Path, result: Path) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(folder), str(result)], stdout=subprocess.PIPE, text=True)
+def start(folder: Path, result: Path) -> forked.Fork | subprocess.Popen:
+    return forked.start(CHILD, str(folder), str(result))
 
 
-def run_until(process: subprocess.Popen, step: int) -> bool:
+def run_until(process: forked.Fork | subprocess.Popen, step: int) -> bool:
     "Read the child's steps; True when it reaches `step`, False when it ends before."
     for line in process.stdout:
         if int(line) >= step:

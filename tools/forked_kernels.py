@@ -3,8 +3,8 @@
     python -m pytest -p tools.forked_kernels --nbval --nbval-current-env nbs
 
 A kernel begins with seconds of imports, and there are some hundred notebooks. Here one parent for each test process
-imports what nearly all of them need, and every kernel is a fork of that parent: a process of its own, with its own
-memory, that no other notebook can touch. Where there is no fork (Windows) or where it is not safe (macOS), kernels
+imports what nearly all of them need and draws the sentences of micro-Hindi, and every kernel is a fork of that parent: a
+process of its own, with its own memory, that no other notebook can touch. Where there is no fork (Windows) or where it is not safe (macOS), kernels
 start as usual.
 
 A kernel and its client talk over sockets that are files. With TCP, the usual way, five free ports are chosen before the
@@ -13,6 +13,7 @@ does not start for whatever reason is started anew, twice at most, and what it w
 """
 import array
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -26,7 +27,9 @@ import warnings
 
 STARTS = 3                                              # how often a kernel that dies before its first cell is started
 CAN_FORK = sys.platform.startswith("linux")
-ALREADY = "torch", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython"
+ALREADY = ("torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython",
+           "accelerate", "huggingface_hub", "ipywidgets", "pooch", "sacrebleu", "safetensors.torch", "tokenizers",
+           "transformer_course.checking", "transformer_course.drawing.transformer", "transformer_course.pipelines.translator")
 _parents = []                                           # at most one for each test process
 
 
@@ -38,6 +41,8 @@ def serve(requests):
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"          # as a kernel sets it
     for name in ALREADY:
         __import__(name)
+    sys.modules["transformer_course.data.corpora"].load("micro-hindi")              # kept by the function itself
+    gc.freeze()
     while True:
         message, files, *_ = socket.recv_fds(requests, 1 << 20, 1)
         if not message:

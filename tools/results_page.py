@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean
 
 import notebooks
+from beyond_tables import beyond
 from model_tables import long_memory, other_languages, pretraining
 from readme_tables import headlines, lessons
 from recorded_facts import (NAMES, ROOT, ahead, direction, facts, gathered, link, named, record, records,
@@ -477,7 +478,7 @@ def showing(name: str) -> list[Path]:
 def page() -> str:
     """All of docs/results.md."""
     sections = (opening, scoreboard, language_models, long_memory, demo, captions, attention_controls, small_data,
-                after_training, pretraining, several_tasks, other_languages, today, training_step, decoding, decoding_step, not_reached, all_records)
+                after_training, pretraining, several_tasks, other_languages, today, beyond, training_step, decoding, decoding_step, not_reached, all_records)
     return re.sub(r"\n{3,}", "\n\n", "\n\n".join(section() for section in sections)) + "\n"
 
 

@@ -176,8 +176,9 @@ def measured(claim: Claim) -> Measured:
         return Measured([], [], claim.verdict)
     better = figures(claim.record, claim.better)
     if isinstance(claim.than, str):
-        other, _, path = claim.than.rpartition(": ")
-        than = figures(other or claim.record, path)
+        first, *steps = claim.than.split(" > ")             # a later step may have a colon of its own
+        other, _, first = first.rpartition(": ")
+        than = figures(other or claim.record, " > ".join([first, *steps]))
     else:
         than = [claim.than]
     return Measured(better, than, judged(better, than, claim.lower))

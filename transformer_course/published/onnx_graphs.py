@@ -139,15 +139,25 @@ class LookedUp(nn.Module):
         return self.table[torch.arange(start, start + length)]
 
 
-def portable(model: nn.Module) -> nn.Module:
-    """A copy of a model on the CPU, in float32, that looks up its positions."""
+def portable(
+    model: nn.Module,
+    positions: int = POSITIONS,      # in the table of codes, where positions are not learnt
+) -> nn.Module:
+    """A copy of a model on the CPU, in float32, that looks up its positions.
+
+    Parameters
+    ----------
+    model : nn.Module
+    positions : int, default POSITIONS
+        in the table of codes, where positions are not learnt
+    """
     found, tables = copy.deepcopy(model).to("cpu", torch.float32).eval(), {}
     for parent in [*found.modules()]:
         for name, part in parent.named_children():
             if isinstance(part, Learned):
                 setattr(parent, name, LookedUp(part.table.detach()))
             elif isinstance(part, Sinusoidal):
-                codes = sinusoids(torch.arange(POSITIONS), part.d_model)
+                codes = sinusoids(torch.arange(positions), part.d_model)
                 setattr(parent, name, tables.setdefault(part.d_model, LookedUp(codes)))
     return found
 
@@ -199,10 +209,19 @@ def cache_sizes(model: nn.Module) -> tuple[int, int, int]:   # L, H, K
     return len(state.caches), *sizes.pop()
 
 
-def graphs(model: nn.Module) -> dict[str, bytes]:
+def graphs(
+    model: nn.Module,
+    positions: int = POSITIONS,      # in the tables of codes, where positions are not learnt
+) -> dict[str, bytes]:
     """The graphs of a model by the names of their files.
 
     Raises ValueError for a model that cannot become graphs, and ImportError without the packages for it.
+
+    Parameters
+    ----------
+    model : nn.Module
+    positions : int, default POSITIONS
+        in the tables of codes, where positions are not learnt
     """
     if why := why_not_onnx(model):
         raise ValueError(why)
@@ -212,7 +231,7 @@ def graphs(model: nn.Module) -> dict[str, bytes]:
     if sum(w.numel() for w in model.parameters()) >= 2**29:
         raise ValueError("a file of ONNX holds less than 2 GB, and this model has more weights")
     L, H, K = cache_sizes(model)
-    found, N, S, P, T = portable(model), 2, 5, 3, 4
+    found, N, S, P, T = portable(model, positions), 2, 5, 3, 4
     cache = torch.zeros(L, 2, N, H, P, K), {2: "batch", 4: "past"}
     if isinstance(found, LanguageModel):
         tokens = torch.full((N, T), found.eos_id), {0: "batch", 1: "tokens"}

@@ -1,0 +1,133 @@
+"""The tables of docs/results.md on lessons 44 to 48."""
+from recorded_facts import record, records, source, spread, table
+
+
+def beyond() -> str:
+    parts = {"explain": explain, "which_heads": which_heads, "low_resource": low_resource, "typing_errors": typing_errors,
+             "planted_bias": planted_bias, "small_devices": small_devices, "distillation": distillation, "scaling": scaling}
+    return "\n\n".join(part() for name, part in parts.items() if name in records())
+
+
+def explain() -> str:
+    found = record("explain")
+    of = lambda training, method, what: spread([run["cause"][f"contrastive: {what}"][method] for run in found["trainings"][training]], 0, 100)
+    first = found["trainings"]["10 % unknown"]
+    rows = [[method, of("10 % unknown", method, "decides"), of("10 % unknown", method, "noun"), of("as they are", method, "decides"),
+             spread([run["correspondence"][method]["AER"] for run in first], 2)] for method in first[0]["correspondence"]]
+    return f"""**What explains a prediction?** (lesson [44](../nbs/lessons/44_explain.ipynb)). A translator chose one of two meanings of a noun. How
+often, in per cent of {first[0]['cause']['sentences']} sentences, the word that decides or the noun itself comes first, by the contrastive question; and
+the alignment error against gold links. *With unknown words*: one source word in ten was replaced in training.
+
+{table("method | decides | the noun | decides, trained without unknown words | AER", rows)}
+
+{source("explain")}"""
+
+
+def which_heads() -> str:
+    found = record("which_heads")
+    runs, counts = found["runs"], found["counts"]
+    shown = [counts.index(n) for n in (0, 4, 8, 12, 16, 24)]
+    orders = {"alone": "cheapest alone first", "gradient": "least gradient first", "random 1": "random", "random 2": "another random order"}
+    rows = [[text, *(spread([run["removed"][order][i]["loss"] for run in runs], 2) for i in shown)] for order, text in orders.items()]
+    cheap = [sum(head["loss"] - run["whole"]["loss"] < run["whole"]["loss"] / 4 for head in run["heads"]) for run in runs]
+    return f"""**Which heads matter?** (lesson [44a](../nbs/lessons/44a_head_importance.ipynb)). Loss of a word, in nats, while heads of a translator with
+{len(runs[0]['heads'])} heads are silent. One at a time, {spread(cheap, 0)} of them raise the loss by less than a quarter.
+
+{table("order | " + " | ".join(f"{counts[i]} silent" for i in shown), rows)}
+
+{source("which_heads")}"""
+
+
+def low_resource() -> str:
+    found = record("low_resource")
+    names = {"alone": "from scratch", "parent": "a parent's weights", "parent without vectors": "a parent's weights, but no vectors of pieces"}
+    rows = []
+    for language, pairs in sorted({(run["language"], run["pairs"]) for run in found["runs"]}):
+        for way, text in names.items():
+            runs = [run for run in found["runs"] if (run["language"], run["way"], run["pairs"]) == (language, way, pairs)]
+            if runs:
+                rows.append([language, f"{pairs:,}", text, spread([run["test"]["bleu"] for run in runs], 1), spread([run["test"]["chrf"] for run in runs], 1)])
+    return f"""**Few data** (lesson [45](../nbs/lessons/45_few_data.ipynb)). From English to invented relatives of micro-Hindi's Hindi, from scratch or with the
+weights of a translator to Hindi ({found['parent']['pairs']:,} pairs). Rates and dropout were searched for both; the number of steps is chosen on valid.
+
+{table("language | pairs | way | BLEU | chrF", rows)}
+
+{source("low_resource")}"""
+
+
+def typing_errors() -> str:
+    found = record("typing_errors")
+    at = lambda run, kind, rate: (run["scores"][kind][rate] if rate else run["scores"]["clean"])[0]
+    columns = {"no typos": ("swap", ""), "10 % swaps": ("swap", "0.1"), "30 % swaps": ("swap", "0.3"), "60 % swaps": ("swap", "0.6"),
+               "30 % drops": ("drop", "0.3"), "30 % substitutes": ("substitute", "0.3")}
+    rows = [[name, f"{entry['rate']:g}", *(spread([at(run, *where) for run in entry["runs"]], 1) for where in columns.values())]
+            for name, entry in found["readers"].items()]
+    return f"""**Typing errors** (lesson [46](../nbs/lessons/46_typing_errors.ipynb)). One Transformer of width {found['d_model']} reads the English of micro-Hindi in
+several ways and learns for {found['steps']} steps; its Hindi is words. BLEU on {found['test']} test sentences with typos in a share of the words of four
+letters or more. *noise*: half of the training sentences of an epoch have swaps in {100 * found['strength']:.0f} per cent of these words.
+
+{table("reader | rate | " + " | ".join(columns), rows)}
+
+{source("typing_errors")}"""
+
+
+def planted_bias() -> str:
+    found = record("planted_bias")
+
+    def row(name, runs):
+        return [name, *(spread([run[key] for run in runs], 0, 100) for key in ("pro", "anti", "exact")), spread([run["bleu"] for run in runs], 1)]
+
+    rows = [row(f"skew of {100 * float(skew):.0f} %", runs) for skew, runs in found["skews"].items()]
+    rows += [row(f"{method}, {100 * float(skew):.0f} %", runs) for method, by_skew in found["methods"].items() for skew, runs in by_skew.items()]
+    return f"""**A planted bias** (lesson [46b](../nbs/lessons/46b_planted_bias.ipynb)). {found['about occupations']} training sentences about eight occupations, of which a
+share (the skew) follows a stereotype. The right gender in {found['probes']} pairs of probes that follow it (pro) or not (anti), in per cent; exact match and
+BLEU on ordinary sentences.
+
+{table("training | pro | anti | exact | BLEU", rows)}
+
+{source("planted_bias")}"""
+
+
+def small_devices() -> str:
+    found = record("small_devices")
+    engines = [name for name in found["runs"][0]["engines"] if name != "nothing"]
+    of = lambda name, key, *how: spread([run["engines"][name][key] for run in found["runs"]], *how)
+    rows = [[name, of(name, "bytes", 0, 1 / 1000), of(name, "memory", 0), of(name, "sentences_per_second", 0), of(name, "exact_match", 1, 100),
+             of(name, "bleu", 1), of(name, "same", 1, 100)] for name in engines]
+    return f"""**Small** (lesson [47](../nbs/lessons/47_small.ipynb)). One translator of micro-Hindi in several engines: kilobytes of its file, megabytes of memory, sentences a
+second of the processor (one thread, one sentence at a time), exact match and BLEU on {found['sentences']} test sentences, and the share of translations that are
+those of PyTorch in float32.
+
+{table("engine | kB | MB | sentences/s | exact | BLEU | same", rows)}
+
+{source("small_devices")}"""
+
+
+def distillation() -> str:
+    found = record("distillation")
+    names = {"gold": "gold", "new sentences": "gold, and new sentences by the teacher", "new sentences, gold": "gold, and the same new sentences in gold",
+             "sequence": "the teacher's sentences", "word": "the teacher's probabilities"}
+    part = found["parts"]["one"]
+    rows = [["the teacher", "–", *(f"{100 * part['teacher']['test'][beam]['exact']:.1f}" for beam in ("beam 1", "beam 5"))]]
+    rows += [[names[name], f"{entry['rate']:g}", *(spread([run["test"][beam]["exact"] for run in entry["runs"]], 1, 100) for beam in ("beam 1", "beam 5"))]
+             for name, entry in part["students"].items()]
+    return f"""**A small student** (lesson [47a](../nbs/lessons/47a_distillation.ipynb)). A student of {part['students']['gold']['parameters']:,} numbers learns from
+{found['own']:,} pairs of micro-Hindi, and from {found['new']:,} new sentences, with a teacher of {part['teacher']['parameters']:,} numbers. Exact match on test in per cent.
+
+{table("learns from | rate | greedy | beam of five", rows)}
+
+{source("distillation")}"""
+
+
+def scaling() -> str:
+    found = record("scaling")
+    rows = [[kind, f"{size['parameters']:,}", f"{size['with embeddings']:,}", f"{size['rate']:g}", spread([run["loss"] for run in size["runs"]], 3)]
+            for kind, entry in found["models"].items() for size in [*entry["sizes"], *([entry["sixth"]] if "sixth" in entry else [])]]
+    law, line = (found["models"]["Transformer"]["prediction"][name] for name in ("law", "line"))
+    return f"""**Scaling** (lesson [48](../nbs/lessons/48_scaling.ipynb)). Loss in nats a word on a text whose author gets {found['author']:.3f}. A law with a floor, fitted to the
+first five Transformers, predicted {law['loss']:.3f} for the sixth before it was trained ({law['loss between'][0]:.3f} to {law['loss between'][1]:.3f} in 90 per cent of the resampled
+fits); a straight line on logarithmic axes predicted {line['loss']:.3f}.
+
+{table("model | parameters | with tables | rate | loss", rows)}
+
+{source("scaling")}"""
