@@ -13,7 +13,7 @@ translations by the model `real` of the same seed (self-training).
 
 Real pairs are repeated N times, so that they are half of the pairs. Training stops by the rule of low_resource.py. The rate is the one which that
 script found for `real`. Dropout is the best on valid, with seed 1, for each way: 0.1 or 0.3, or the value beyond the better of these two, 0 or 0.5,
-if that is better still (`back 1` and the like take the dropout of `back 4`).
+if that is better still (for `back 1` and the like, 0.1 or 0.3).
 `test` is read once for each run. Writes results/back_translation.json after each run, and goes on where an earlier call stopped; trained parents
 and written sentences wait in a folder of the system for temporary files. One thread for each process.
 """
@@ -137,11 +137,13 @@ def run(way: str, dropout: float, seed: int) -> dict:
 def searched(record: dict, ways: tuple[str, ...], jobs: int) -> None:
     """Seed 1 of each way with each dropout; the better one on valid is the run of the record."""
     new = [way for way in ways if way not in record["searches"]]
-    found = {(way, dropout): one for (way, dropout, _), one in
-             shared(run, [(way, dropout, 1) for way in new for dropout in DROPOUTS], jobs)} if new else {}
+    found = {(one["way"], one["dropout"]): one for one in record["runs"] if one["seed"] == 1}
+    tasks = [(way, dropout, 1) for way in new for dropout in DROPOUTS if (way, dropout) not in found]
+    found |= {(way, dropout): one for (way, dropout, _), one in shared(run, tasks, jobs)} if tasks else {}
     for way in new:
         dropout = max(DROPOUTS, key=lambda one: found[way, one]["valid"])
         record["searches"][way] = {"dropout": dropout, "tried": {str(one): found[way, one]["valid"] for one in DROPOUTS}}
+        record["runs"] = [one for one in record["runs"] if one["way"] != way or one["dropout"] == dropout and one["seed"] != 1]
         stored(record, way, dropout, 1, found[way, dropout])
 
 
@@ -155,7 +157,7 @@ def widened(record: dict, ways: tuple[str, ...], jobs: int) -> None:
         print(way, search, flush=True)
         if better:
             search["dropout"] = dropout
-            record["runs"] = [one for one in record["runs"] if one["way"].split()[0] != way.split()[0]]
+            record["runs"] = [one for one in record["runs"] if one["way"] != way]
             stored(record, way, dropout, 1, found)
         write(NAME, record)
 
@@ -171,8 +173,7 @@ def stored(record: dict, way: str, dropout: float, seed: int, found: dict) -> No
 def others(record: dict, ways: tuple[str, ...], seeds: list[int], jobs: int) -> None:
     """The runs that are missing."""
     done = [(one["way"], one["seed"]) for one in record["runs"]]
-    dropout = {way: record["searches"].get(way, record["searches"].get(way.split()[0] + " 4"))["dropout"] for way in ways}
-    tasks = [(way, dropout[way], seed) for way in ways for seed in seeds if (way, seed) not in done]
+    tasks = [(way, record["searches"][way]["dropout"], seed) for way in ways for seed in seeds if (way, seed) not in done]
     for (way, rate, seed), found in shared(run, tasks, jobs) if tasks else ():
         stored(record, way, rate, seed, found)
 
@@ -194,6 +195,7 @@ def main() -> None:
         searched(record, ways, given.jobs)
         widened(record, ways, given.jobs)
         others(record, ways, given.seeds, given.jobs)
+    searched(record, SMALLER, given.jobs)
     others(record, SMALLER, given.seeds, given.jobs)
 
 

@@ -16,7 +16,7 @@ from ..data.text import Tokenizer
 from .decoding import translate
 from .searching import SearchOptions
 
-# %% ../../nbs/lessons/45a_back_translation.ipynb #cell-16
+# %% ../../nbs/lessons/45a_back_translation.ipynb #cell-18
 TAG = "¤"                # a word that no text has: before a source that a model has written
 
 
