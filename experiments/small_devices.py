@@ -38,9 +38,8 @@ from transformer_course.models.int8 import Int8Linear, int8_rows, quantised, sto
 from transformer_course.pipelines.decoding import source_rows, target_limit, translate
 from transformer_course.pipelines.searching import SearchOptions
 from transformer_course.pipelines.translator import Translator
-from transformer_course.published.engines import ctranslate2_files
+from transformer_course.published.engines import ctranslate2_files, int8_graph
 from transformer_course.published.onnx_graphs import cache_sizes, graphs
-from transformer_course.published.page import int8_graph
 from transformer_course.scoring import bleu, exact_match
 
 NAME, STEPS, POSITIONS, SENTENCES, TIMED, ROUNDS = "small_devices", 2000, 256, 500, 150, 3

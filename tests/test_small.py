@@ -16,7 +16,7 @@ from transformer_course.models.int8 import Int8Linear, int8_product, int8_rows, 
 from transformer_course.models.transformer import Transformer
 from transformer_course.pipelines.presets import MODELS
 from transformer_course.pipelines.translator import Translator
-from transformer_course.published import page
+from transformer_course.published import engines, page
 from transformer_course.search.beam import greedy_search
 
 SIZES = {"d_model": 12, "n_heads": 3, "n_layers": 2, "d_ff": 20, "dropout": 0.0}
@@ -157,7 +157,7 @@ def test_an_int8_graph_has_the_numbers_of_our_layer():
     weight = helper.make_tensor("w", number, (7, 5), linear.weight.detach().T.flatten().tolist())
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "layer", [helper.make_tensor_value_info("x", number, ("N", 7))],
                               [helper.make_tensor_value_info("y", number, ("N", 5))], [weight])
-    small = page.int8_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    small = engines.int8_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
     kept = {tensor.name: torch.tensor(onnx.numpy_helper.to_array(tensor)) for tensor in onnx.load_from_string(small).graph.initializer}
     (theirs,) = (tensor for tensor in kept.values() if tensor.shape == (7, 5))
     (scales,) = (tensor for tensor in kept.values() if tensor.shape == (5,) and tensor.is_floating_point())

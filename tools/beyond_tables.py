@@ -3,7 +3,8 @@ from recorded_facts import record, records, source, spread, table
 
 
 def beyond() -> str:
-    parts = {"explain": explain, "which_heads": which_heads, "low_resource": low_resource, "typing_errors": typing_errors,
+    parts = {"explain": explain, "which_heads": which_heads, "low_resource": low_resource, "back_translation": back_translation,
+             "typing_errors": typing_errors,
              "adversarial_words": adversarial_words, "planted_bias": planted_bias, "small_devices": small_devices, "distillation": distillation,
              "pruning": pruning, "scaling": scaling, "budget": budget}
     return "\n\n".join(part() for name, part in parts.items() if name in records())
@@ -56,6 +57,19 @@ weights of a translator to Hindi ({found['parent']['pairs']:,} pairs). Rates and
 {source("low_resource")}"""
 
 
+def back_translation() -> str:
+    found = record("back_translation")
+    scores = {way: [run["test"]["bleu"] for run in found["runs"] if run["way"] == way] for way in dict.fromkeys(run["way"] for run in found["runs"])}
+    rows = [[way, spread(bleus, 1)] for way, bleus in scores.items()]
+    return f"""**Back-translation** (lesson [45a](../nbs/lessons/45a_back_translation.ipynb)). English to the sister from {found['real']} pairs with a parent, and 1, 2 or 4
+times as many further sentences. Their English was written by a model (*back*, with a tag: *tagged*), is the sentence itself (*copy*) or is true (*gold*).
+With *forward*, the model learns from its own translations. BLEU on test.
+
+{table("way | BLEU", rows)}
+
+{source("back_translation")}"""
+
+
 def typing_errors() -> str:
     found = record("typing_errors")
     at = lambda run, kind, rate: (run["scores"][kind][rate] if rate else run["scores"]["clean"])[0]
@@ -65,7 +79,7 @@ def typing_errors() -> str:
             for name, entry in found["readers"].items()]
     return f"""**Typing errors** (lesson [46](../nbs/lessons/46_typing_errors.ipynb)). One Transformer of width {found['d_model']} reads the English of micro-Hindi in
 several ways and learns for {found['steps']} steps; its Hindi is words. BLEU on {found['test']} test sentences with typos in a share of the words of four
-letters or more. *noise*: half of the training sentences of an epoch have swaps in {100 * found['strength']:.0f} per cent of these words.
+letters or more. With *noise*, half of the training sentences of an epoch have swaps in {100 * found['strength']:.0f} per cent of these words.
 
 {table("reader | rate | " + " | ".join(columns), rows)}
 
@@ -109,9 +123,9 @@ def small_devices() -> str:
     of = lambda name, key, *how: spread([run["engines"][name][key] for run in found["runs"]], *how)
     rows = [[name, of(name, "bytes", 0, 1 / 1000), of(name, "memory", 0), of(name, "sentences_per_second", 0), of(name, "exact_match", 1, 100),
              of(name, "bleu", 1), of(name, "same", 1, 100)] for name in engines]
-    return f"""**Small** (lesson [47](../nbs/lessons/47_small.ipynb)). One translator of micro-Hindi in several engines: kilobytes of its file, megabytes of memory, sentences a
-second of the processor (one thread, one sentence at a time), exact match and BLEU on {found['sentences']} test sentences, and the share of translations that are
-those of PyTorch in float32.
+    return f"""**Small** (lesson [47](../nbs/lessons/47_small.ipynb)). One translator of micro-Hindi in several engines: kilobytes of its file, megabytes of memory, and
+sentences a second of the processor, one at a time on one thread. Exact match and BLEU are of {found['sentences']} test sentences; *same* is the share of
+translations that are those of PyTorch in float32.
 
 {table("engine | kB | MB | sentences/s | exact | BLEU | same", rows)}
 
@@ -151,9 +165,9 @@ def scaling() -> str:
     rows = [[kind, f"{size['parameters']:,}", f"{size['with embeddings']:,}", f"{size['rate']:g}", spread([run["loss"] for run in size["runs"]], 3)]
             for kind, entry in found["models"].items() for size in [*entry["sizes"], *([entry["sixth"]] if "sixth" in entry else [])]]
     law, line = (found["models"]["Transformer"]["prediction"][name] for name in ("law", "line"))
-    return f"""**Scaling** (lesson [48](../nbs/lessons/48_scaling.ipynb)). Loss in nats a word on a text whose author gets {found['author']:.3f}. A law with a floor, fitted to the
-first five Transformers, predicted {law['loss']:.3f} for the sixth before it was trained ({law['loss between'][0]:.3f} to {law['loss between'][1]:.3f} in 90 per cent of the resampled
-fits); a straight line on logarithmic axes predicted {line['loss']:.3f}.
+    return f"""**Scaling** (lesson [48](../nbs/lessons/48_scaling.ipynb)). Loss in nats a word on a text whose author gets {found['author']:.3f}. A law with a floor was fitted to the
+first five Transformers. It predicted {law['loss']:.3f} for the sixth before that was trained, and 90 per cent of the resampled fits lie from {law['loss between'][0]:.3f} to
+{law['loss between'][1]:.3f}. A straight line on logarithmic axes predicted {line['loss']:.3f}.
 
 {table("model | parameters | with tables | rate | loss", rows)}
 

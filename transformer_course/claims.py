@@ -270,49 +270,33 @@ CLAIMS["Looking inside"] = (
 )
 
 # %% ../nbs/lessons/49_what_holds.ipynb #cell-24
-def _sister(way: str, language: str = "sister") -> str:
-    "Where lesson 45's record has a translator with 300 pairs."
-    return f"runs > language = {language}, way = {way}, pairs = 300 > test > bleu"
-
-
-def _typos(reader: str, where: str = "swap > 0.3") -> str:
-    "Where lesson 46's record has the BLEU of a reader."
-    return f"readers > {reader} > runs > * > scores > {where} > 0"
-
-
-def _fooled(way: str, kind: str) -> str:
-    "Where lesson 46a's record has the share of reviews that one word fools."
-    return f"ways > {way} > runs > * > one > {kind}"
-
-
-def _cut(what: str, when: str = "before") -> str:
-    "Where lesson 47b's record has the exact match of a translator after a cut."
-    return f"variants > {what} > runs > * > {when} > exact"
-
-
-def _student(taught: str) -> str:
-    "Where lesson 47a's record has the exact match of a student."
-    return f"parts > one > students > {taught} > runs > * > test > beam 1 > exact"
-
-
-def _sizes(model: str, parameters: int) -> str:
-    "Where lesson 48's record has the losses of a model."
-    return f"models > {model} > sizes > parameters = {parameters} > runs > * > loss"
-
-
+_sister = "runs > language = {}, way = {}, pairs = 300 > test > bleu".format            # lesson 45
+_back = "runs > way = {} > test > bleu".format                                            # 45a
+_typos = "readers > {} > runs > * > scores > {} > 0".format                              # 46
+_fooled = "ways > {} > runs > * > one > {}".format                                       # 46a
+_student = "parts > one > students > {} > runs > * > test > beam 1 > exact".format       # 47a
+_cut = "variants > {} > runs > * > {} > exact".format                                    # 47b
+_sizes = "models > {} > sizes > parameters = {} > runs > * > loss".format                # 48
 _BIASED, _ANTI = "skews > 0.99 > * > anti", "% of probes against the stereotype right"
 _PAIRS, _MISTYPED = "BLEU, invented language, 300 pairs", "BLEU, 30 % of the long words with typos"
 _FACTS, _BITS_3 = "nats a word, book of facts", "runs > * > bits > 3"
 _FOOLED, _PRUNED = "% of micro-reviews fooled by one word", "% exact match, micro-Hindi"
 CLAIMS["Little data, errors, small models"] = (
     Claim("A translator that begins with the weights of a relative's beats one from scratch.", "45_few_data",
-          "low_resource", _sister("parent"), _sister("alone"), _PAIRS),
-    Claim("Training with swapped letters helps a translator to read swapped letters.", "46_typing_errors",
-          "typing_errors", _typos("BPE, noise"), _typos("BPE"), _MISTYPED),
-    Claim("Training with swapped letters also helps with replaced letters.", "46_typing_errors",
+          "low_resource", _sister("sister", "parent"), _sister("sister", "alone"), _PAIRS),
+    Claim("A translator is better with back-translated sentences than without.", "45a_back_translation",
+          "back_translation", _back("back 4"), _back("real"), _PAIRS),
+    Claim("Back-translated sentences with a tag are better than those without.", "45a_back_translation",
+          "back_translation", _back("tagged 4"), _back("back 4"), _PAIRS),
+    Claim("A translator is better with its own translations than without.", "45a_back_translation",
+          "back_translation", _back("forward 4"), _back("real"), _PAIRS),
+    Claim("A translator trained with swapped letters reads them better than one trained without.",
+          "46_typing_errors", "typing_errors", _typos("BPE, noise", "swap > 0.3"),
+          _typos("BPE", "swap > 0.3"), _MISTYPED),
+    Claim("It reads replaced letters better than one trained without swaps, too.", "46_typing_errors",
           "typing_errors", _typos("BPE, noise", "substitute > 0.3"), _typos("BPE", "substitute > 0.3"),
           _MISTYPED),
-    Claim("Counterfactuals make a translator with a planted bias right more often against the stereotype.",
+    Claim("With counterfactuals, a biased translator resists the stereotype more often than without.",
           "46b_planted_bias", "planted_bias", "methods > counterfactuals > 0.99 > * > anti", _BIASED, _ANTI),
     Claim("The gradient finds words that fool a reader of reviews more often than chance does.",
           "46a_adversarial_words", "adversarial_words", _fooled("500 reviews", "first order"),
@@ -323,17 +307,17 @@ CLAIMS["Little data, errors, small models"] = (
     Claim("Cutting half of the units costs less than cutting half of the heads.", "47b_pruning", "pruning",
           _cut("units", "after"), _cut("heads", "after"), _PRUNED),
     Claim("Cutting the heads with the least gradient loses less than cutting random ones.", "47b_pruning",
-          "pruning", _cut("heads"), _cut("heads, random"), _PRUNED),
+          "pruning", _cut("heads", "before"), _cut("heads, random", "before"), _PRUNED),
     Claim("Cutting parts out keeps better translations than setting as many weights to zero.", "47b_pruning",
           "pruning", _cut("both", "after"), _cut("zeros", "after"), _PRUNED),
-    Claim("The swap that the gradient chooses fools as often as the best swap of all.",
+    Claim("The swap that the gradient chooses fools no less often than the best swap of all.",
           "46a_adversarial_words", "adversarial_words", _fooled("250 reviews", "first order"),
           _fooled("250 reviews", "best"), _FOOLED),
     Claim("With int8, a scale for each row is better than one for the whole matrix.", "47_small",
           "small_devices", f"{_BITS_3} > rows > exact_match", f"{_BITS_3} > matrix > exact_match",
           "% exact match, micro-Hindi, 3 bits"),
-    Claim("A student gains from new sentences that its teacher has translated.", "47a_distillation",
-          "distillation", _student("new sentences"), _student("gold"), _EXACT),
+    Claim("A student is better with new sentences that its teacher translated than without.",
+          "47a_distillation", "distillation", _student("new sentences"), _student("gold"), _EXACT),
     Claim("A law with a floor predicts a larger model better than a straight line on logarithmic axes.",
           "48_scaling", "scaling", "models > Transformer > missed by > law > *",
           "models > Transformer > missed by > line > *", "nats off, book of facts", True, 3),
@@ -343,20 +327,21 @@ CLAIMS["Little data, errors, small models"] = (
     Claim("Reading a sixteenth of a text sixteen times is better than reading a third of it once.",
           "48a_budget", "budget", "repeated > words = 90000 > loss",
           "grid > parameters = 3312, words = 480000 > loss", _FACTS, True, 3),
-    Claim("An unrelated language's weights help, too.", "45_few_data", "low_resource",
-          _sister("parent", "unrelated"), _sister("alone", "unrelated"), _PAIRS),
+    Claim("Even an unrelated language's weights are better than none.", "45_few_data", "low_resource",
+          _sister("unrelated", "parent"), _sister("unrelated", "alone"), _PAIRS),
     Claim("A teacher's sentences teach a student more than gold ones.", "47a_distillation", "distillation",
           _student("sequence"), _student("gold"), _EXACT),
     Claim("A teacher's probabilities teach a student more than gold words.", "47a_distillation",
           "distillation", _student("word"), _student("gold"), _EXACT),
-    Claim("Training with typos costs nothing on text without typos.", "46_typing_errors", "typing_errors",
-          _typos("BPE, noise", "clean"), _typos("BPE", "clean"), "BLEU, micro-Hindi"),
-    Claim("A relative's weights help without its vectors of pieces, too.", "45_few_data", "low_resource",
-          _sister("parent without vectors"), _sister("alone"), _PAIRS),
-    Claim("Repeating rare sentences makes such a translator right more often against the stereotype.",
+    Claim("Trained with typos, it reads text without typos better than if trained without.",
+          "46_typing_errors", "typing_errors", _typos("BPE, noise", "clean"), _typos("BPE", "clean"),
+          "BLEU, micro-Hindi"),
+    Claim("A relative's weights without its vectors of pieces are better than none.", "45_few_data",
+          "low_resource", _sister("sister", "parent without vectors"), _sister("sister", "alone"), _PAIRS),
+    Claim("With rare sentences repeated, it resists the stereotype more often than without.",
           "46b_planted_bias", "planted_bias", "methods > resampled > 0.99 > * > anti", _BIASED, _ANTI),
     Claim("Pieces of words read mistyped text better than whole words do.", "46_typing_errors",
-          "typing_errors", _typos("BPE"), _typos("words"), _MISTYPED),
+          "typing_errors", _typos("BPE", "swap > 0.3"), _typos("words", "swap > 0.3"), _MISTYPED),
     Claim("A translator without a gap between the genders is neutral where nothing tells.",
           "46b_planted_bias", verdict="not"),
     Claim("A small Transformer predicts a text of facts better than a plain RNN of its size.", "48_scaling",
