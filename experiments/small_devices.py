@@ -257,8 +257,8 @@ def page(models: Path, corpus, chromium: str, count: int = 200) -> dict:
 
 
 def picture(tab) -> str:
-    """The page at the widths of a desk and of a phone, side by side, as a PNG in base64."""
-    from PIL import Image
+    """The page at the widths of a desk and of a phone, side by side on a sheet of white paper, as a PNG in base64."""
+    from PIL import Image, ImageOps
     tab.fill("#source", "the old teacher will read this book in delhi")
     tab.keyboard.press("Enter")
     tab.wait_for_function("document.getElementById('time').textContent")
@@ -270,7 +270,8 @@ def picture(tab) -> str:
     whole.paste(shots[0], (20, 20))
     whole.paste(shots[1], (1320, 20))
     content = BytesIO()
-    whole.resize((1211, 560), Image.Resampling.LANCZOS).quantize(32).save(content, "png", optimize=True)
+    whole = ImageOps.expand(whole.resize((1211, 560), Image.Resampling.LANCZOS), 8, "white")
+    whole.quantize(32).save(content, "png", optimize=True)
     return base64.b64encode(content.getvalue()).decode()
 
 
