@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache
 
 import torch
-from records import RESULTS, best_rate, facts, write
+from records import RESULTS, best_rate, descend, facts, write
 
 from transformer_course.data.corpora import Pair, load
 from transformer_course.data.hindi.corpus import fits, safe, some_sentence
@@ -77,17 +77,14 @@ def train(pairs: list[Pair], words: Tokenizer, sizes: dict, steps: int, rate: fl
     torch.manual_seed(seed)
     model, draw = Transformer(len(words), len(words), **sizes), random.Random(seed)
     rows = sorted(encode_pairs(words, pairs), key=lambda row: len(row[0]))
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, steps + 1):
+
+    def loss(step):
         first = draw.randrange(len(rows) - ROWS + 1)
         src, tgt = (pad(side) for side in zip(*rows[first:first + ROWS]))
-        loss = distillation_loss(model, teacher, src, tgt) if teacher else model.loss(src, tgt, smoothing=0.0)
-        optimizer.param_groups[0]["lr"] = rate * min(step / WARMUP, 1 - (step - WARMUP) / (steps - WARMUP))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+        return distillation_loss(model, teacher, src, tgt) if teacher else model.loss(src, tgt, smoothing=0.0)
+
+    pace = lambda step: rate * min(step / WARMUP, 1 - (step - WARMUP) / (steps - WARMUP))
+    return descend(model, loss, pace, steps).eval()
 
 
 @cache

@@ -19,8 +19,7 @@ import time
 from functools import cache
 
 import torch
-from records import RESULTS, best_rate, facts, joined_facts, write
-from torch import nn
+from records import RESULTS, best_rate, descend, facts, joined_facts, write
 
 from transformer_course.data.corpora import load
 from transformer_course.data.occupations import generate, shown_gender, stereotype
@@ -89,16 +88,12 @@ def learn(model: Transformer, parts: list[tuple[list, int]], rate: float, steps:
     """Train a model on batches with so many rows of each part, drawn at random."""
     model.train()
     draw, schedule = random.Random(seed), linear_decay(rate, min(WARMUP, max(1, steps // 10)))
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, steps + 1):
-        optimizer.param_groups[0]["lr"] = schedule(step, step / steps)
+
+    def loss(step):
         batch = [one for given, n in parts for one in draw.sample(given, n)]
-        loss = model.loss(*map(pad, zip(*batch)))
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+        return model.loss(*map(pad, zip(*batch)))
+
+    return descend(model, loss, lambda step: schedule(step, step / steps), steps).eval()
 
 
 def train(method: str, skew: float, rate: float, seed: int) -> Transformer:

@@ -15,7 +15,7 @@ import time
 from functools import cache
 
 import torch
-from records import RESULTS, best_rate, facts, write
+from records import RESULTS, best_rate, descend, facts, write
 from torch.nn import functional as F
 
 from transformer_course.data.corpora import load
@@ -46,19 +46,19 @@ def learn(model: Transformer, steps: int, rate: float, seed: int, warmup: int, m
     """Adam, linear warm-up and decay; weights with a mask of 0 stay 0."""
     (rows, _), draw = data(), random.Random(seed)
     model.train().requires_grad_(True)
-    named, optimizer = dict(model.named_parameters()), torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, steps + 1):
+    named = dict(model.named_parameters())
+
+    def loss(step):
         first = draw.randrange(len(rows) - ROWS + 1)
         src, tgt = (pad(side) for side in zip(*rows[first:first + ROWS]))
-        loss = model.loss(src, tgt, smoothing=0.0)
-        optimizer.param_groups[0]["lr"] = rate * min(step / warmup, 1 - (step - warmup) / (steps - warmup))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        return model.loss(src, tgt, smoothing=0.0)
+
+    def keep_zeros(step):
         for name, mask in (masks or {}).items():
             named[name].data.mul_(mask)
-    return model.eval().requires_grad_(False)
+
+    pace = lambda step: rate * min(step / warmup, 1 - (step - warmup) / (steps - warmup))
+    return descend(model, loss, pace, steps, keep_zeros).eval().requires_grad_(False)
 
 
 @cache

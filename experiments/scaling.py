@@ -14,7 +14,7 @@ import json
 import time
 
 import torch
-from records import RESULTS, best_rate, joined_facts, write
+from records import RESULTS, best_rate, descend, joined_facts, write
 from torch import nn
 
 from transformer_course.data.fact_book import fact_book
@@ -41,16 +41,12 @@ def train(kind: str, width: int, rate: float, seed: int, steps: int = STEPS, sto
     model, schedule = small_reader(kind, width, BOOK.vocab_size, 3 * TOLD), linear_decay(rate, WARMUP)
     draw = torch.Generator().manual_seed(seed)
     texts = BOOK.texts(stock, TOLD, draw) if stock else None
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    for step in range(1, steps + 1):
+
+    def loss(step):
         batch = BOOK.texts(ROWS, TOLD, draw) if texts is None else texts[torch.randint(stock, (ROWS,), generator=draw)]
-        optimizer.param_groups[0]["lr"] = schedule(step, step / steps)
-        loss = reader_loss(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    return model.eval()
+        return reader_loss(model, batch)
+
+    return descend(model, loss, lambda step: schedule(step, step / steps), steps).eval()
 
 
 @torch.no_grad()
