@@ -83,14 +83,15 @@ def scores(texts: list[str], pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def train(model: nn.Module, tokenizer: Tokenizer, pairs: Sequence[Pair], valid: Sequence[Pair], rate: float, seed: int,
-          steps: int = MOST, patience: int = PATIENCE) -> dict:
+          steps: int = MOST, patience: int = PATIENCE, least: int = LEAST, every: int = EVERY, cells: int = CELLS,
+          warmup: int = WARMUP) -> dict:
     """Train until BLEU on valid stops rising; leave the best weights in the model."""
-    batches, schedule, seen = PairBatches(encode_pairs(tokenizer, pairs), CELLS), inverse_sqrt(rate, WARMUP), []
+    batches, schedule, seen = PairBatches(encode_pairs(tokenizer, pairs), cells), inverse_sqrt(rate, warmup), []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), fused=True)
     torch.manual_seed(seed)
     step, epoch, best = 0, 0, copy.deepcopy(model.state_dict())
     plan = batches.plan(seed, epoch)
-    while step < steps and (step < LEAST or len(seen) <= patience or max(seen[-patience:]) > max(seen[:-patience])):
+    while step < steps and (step < least or len(seen) <= patience or max(seen[-patience:]) > max(seen[:-patience])):
         if not plan:
             epoch += 1
             plan = batches.plan(seed, epoch)
@@ -102,12 +103,12 @@ def train(model: nn.Module, tokenizer: Tokenizer, pairs: Sequence[Pair], valid: 
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % EVERY == 0:
+        if step % every == 0:
             seen.append(scores(written(model, tokenizer, valid), valid)["bleu"])
             if seen[-1] == max(seen) and seen.count(seen[-1]) == 1:
                 best = copy.deepcopy(model.state_dict())
     model.load_state_dict(best)
-    return {"valid": max(seen), "best step": EVERY * (1 + seen.index(max(seen))), "steps": step}
+    return {"valid": max(seen), "best step": every * (1 + seen.index(max(seen))), "steps": step}
 
 
 @cache

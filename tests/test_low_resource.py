@@ -174,9 +174,9 @@ def test_training_keeps_the_best_weights_and_stops_when_nothing_is_gained(monkey
         states.append({name: weights.clone() for name, weights in model.state_dict().items()})
         return {"bleu": next(seen)}
 
-    for name, value in {"EVERY": 2, "LEAST": 4, "scores": look, "written": lambda *given: []}.items():
+    for name, value in {"scores": look, "written": lambda *given: []}.items():
         monkeypatch.setattr(experiment, name, value)
-    found = experiment.train(model, old, PAIRS, PAIRS, 0.01, 1, steps=40, patience=3)
+    found = experiment.train(model, old, PAIRS, PAIRS, 0.01, 1, steps=40, patience=3, least=4, every=2)
     assert found == {"valid": 4.0, "best step": 4, "steps": 10}
     assert all(torch.equal(weights, states[1][name]) for name, weights in model.state_dict().items())
     assert not torch.equal(states[1]["output.table.weight"], states[4]["output.table.weight"])

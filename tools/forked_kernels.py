@@ -3,9 +3,9 @@
     python -m pytest -p tools.forked_kernels --nbval --nbval-current-env nbs
 
 A kernel begins with seconds of imports, and there are some hundred notebooks. Here one parent for each test process
-imports what nearly all of them need and draws the sentences of micro-Hindi, and every kernel is a fork of that parent: a
-process of its own, with its own memory, that no other notebook can touch. Where there is no fork (Windows) or where it is not safe (macOS), kernels
-start as usual.
+imports what nearly all of them need, and every kernel is a fork of that parent: a process of its own, with its own
+memory, that no other notebook can touch. Before its third kernel, the parent also imports the library and draws the
+sentences of micro-Hindi. Where there is no fork (Windows) or where it is not safe (macOS), kernels start as usual.
 
 A kernel and its client talk over sockets that are files. With TCP, the usual way, five free ports are chosen before the
 kernel takes them, and in between another process can take one: that kernel dies before its first cell. A kernel that
@@ -14,6 +14,7 @@ does not start for whatever reason is started anew, twice at most, and what it w
 import array
 import contextlib
 import gc
+import itertools
 import json
 import os
 import signal
@@ -27,9 +28,10 @@ import warnings
 
 STARTS = 3                                              # how often a kernel that dies before its first cell is started
 CAN_FORK = sys.platform.startswith("linux")
-ALREADY = ("torch", "torch._dynamo", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython",
-           "accelerate", "huggingface_hub", "ipywidgets", "pooch", "sacrebleu", "safetensors.torch", "tokenizers",
-           "transformer_course.checking", "transformer_course.drawing.transformer", "transformer_course.pipelines.translator")
+FIRST = "torch", "numpy", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "ipykernel.kernelapp", "IPython"
+MORE = ("torch._dynamo", "accelerate", "huggingface_hub", "ipywidgets", "pooch", "sacrebleu", "safetensors.torch", "tokenizers",
+        "transformer_course.checking", "transformer_course.drawing.transformer", "transformer_course.pipelines.translator")
+FEW = 2                                                 # kernels for which it does not pay to import more
 _parents = []                                           # at most one for each test process
 
 
@@ -39,11 +41,12 @@ def serve(requests):
     """Fork a kernel for each request (arguments, environment, folder, and one file for its errors); say its process id."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)       # a kernel that ends leaves no zombie
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"          # as a kernel sets it
-    for name in ALREADY:
-        __import__(name)
-    sys.modules["transformer_course.data.corpora"].load("micro-hindi")              # kept by the function itself
-    gc.freeze()
-    while True:
+    prepare(FIRST)
+    for count in itertools.count():
+        if count == FEW:
+            prepare(MORE)
+            sys.modules["transformer_course.data.corpora"].load("micro-hindi")      # kept by the function itself
+        gc.freeze()
         message, files, *_ = socket.recv_fds(requests, 1 << 20, 1)
         if not message:
             return                                      # the tests have ended
@@ -57,6 +60,12 @@ def serve(requests):
             os.close(file)
         os.setpgid(child, child)                        # a manager ends a kernel by its group, which must not be ours
         requests.sendall(array.array("q", [child]).tobytes())
+
+
+def prepare(names):
+    """Import them, so that the kernels need not."""
+    for name in names:
+        __import__(name)
 
 
 def run_kernel(order, errors):

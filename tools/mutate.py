@@ -35,7 +35,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "transformer_course"
 KINDS = ("raises", "nothing", "wrong")
-UNRELATED = {"test_sync.py", "test_imports.py", "test_package.py", "test_mutate.py"}   # about the repository, not its functions
+UNRELATED = {f"test_{name}.py" for name in ("sync", "imports", "module_map", "package", "mutate")}     # about the repository, not its functions
 LEFT_OUT = (".git", ".venv", "runs", "demo-output", "build", "dist", "*.egg-info", "__pycache__", ".*_cache",
             ".hypothesis", ".ipynb_checkpoints", "*.safetensors")
 FAILS, CANNOT_COLLECT, NO_TESTS = 1, 2, 5               # exit codes of pytest
@@ -207,15 +207,18 @@ def candidates(root, module, name):
     """The tests and notebooks that can notice a change to the function, the likeliest and shortest first."""
     sources = library(root)
     graph = {here: mentioned(text, sources.keys(), here) for here, text in sources.items()}
+    last = module.rpartition(".")[2]
     word = re.compile(r"\b(" + "|".join(p for p in name.split(".") if not p.startswith("__")) + r")\b")
+    parts = set(re.findall(r"[a-z0-9]{3,}", f"{last} {name}".lower()))
     ranked = []
     tests = [p for p in sorted((root / "tests").glob("test_*.py")) if p.name not in UNRELATED]
     for path in tests + sorted((root / "nbs").rglob("*.ipynb")):
         text = code_of(path)
         direct = mentioned(text, sources.keys())
         if module in reach(direct, graph):
-            rank = (path.name != f"test_{module.rpartition('.')[2]}.py", not (module in direct and word.search(text)), module not in direct,
-                    not word.search(text), path.suffix != ".py", len(text))
+            absent = sum(part not in text.lower() for part in parts)
+            rank = (path.name != f"test_{last}.py", not (module in direct and word.search(text)), module not in direct,
+                    not word.search(text), absent, path.suffix != ".py", len(text))
             ranked.append((rank, path.relative_to(root)))
     return [path for _, path in sorted(ranked)]
 
