@@ -1,4 +1,4 @@
-"""Few data: a translator from English to an invented sister language, from scratch or from a parent that has learned English to micro-Hindi.
+"""Little data: a translator from English to an invented sister language, from scratch or from a parent that has learned English to micro-Hindi.
 
     python experiments/low_resource.py --seeds 1 2 3
 

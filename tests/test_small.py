@@ -274,3 +274,8 @@ def test_the_page_fits_a_phone_and_every_box_has_a_name(opened):
     light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     tab.emulate_media(color_scheme="dark")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_the_workflow_brings_the_engine_of_this_version(root):
+    text = (root / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    assert f" {page.ENGINE}\n" in text and f"/{page.ENGINE.replace('@', '-')}.tgz\"" in text

@@ -49,7 +49,7 @@ def low_resource() -> str:
             runs = [run for run in found["runs"] if (run["language"], run["way"], run["pairs"]) == (language, way, pairs)]
             if runs:
                 rows.append([language, f"{pairs:,}", text, spread([run["test"]["bleu"] for run in runs], 1), spread([run["test"]["chrf"] for run in runs], 1)])
-    return f"""**Few data** (lesson [45](../nbs/lessons/45_few_data.ipynb)). From English to invented relatives of micro-Hindi's Hindi, from scratch or with the
+    return f"""**Little data** (lesson [45](../nbs/lessons/45_few_data.ipynb)). From English to invented relatives of micro-Hindi's Hindi, from scratch or with the
 weights of a translator to Hindi ({found['parent']['pairs']:,} pairs). Rates and dropout were searched for both; the number of steps is chosen on valid.
 
 {table("language | pairs | way | BLEU | chrF", rows)}

@@ -71,7 +71,7 @@ CLAIMS["Attention"] = (
     Claim("Choosing where to look gets more far nouns right than equal weights do.", "14a_worth",
           "micro_hindi", _hindi("additive", f"ambiguous > {_FAR}"),
           _hindi("additive-uniform", f"ambiguous > {_FAR}"), _NOUNS),
-    Claim("With attention, more than 0 % of the sentences beyond the trained length come out right.",
+    Claim("With attention, some sentences longer than any in training come out right.",
           "14a_worth", "micro_hindi", _hindi("additive", "scores > length > exact_match"), 0.0,
           "% exact match, longer micro-Hindi"),
     Claim("In one translator, a product as the score beats a small network as the score.", "15_luong",
@@ -245,7 +245,7 @@ CLAIMS["Documents, sounds, grammar and pictures"] = (
     Claim("A program that reads the model's caption finds left and right better than the model's answers "
           "do.", "43_pictures", "picture_relations", "models > coordinates > * > read off its caption",
           "models > coordinates > * > asked > left, right", _PICTURES),
-    Claim("Learned sentence weights beat a plain mean of the sentences.", "40b_hierarchical",
+    Claim("Learned sentence weights beat a plain mean (both get all right).", "40b_hierarchical",
           "hierarchical", "readers > two levels > runs > * > right",
           "readers > two levels, plain mean > runs > * > right", "% right, made documents"),
     Claim("Attention alone hears tones better than convolution alone.", "42_conformer", "conformer",
@@ -257,7 +257,7 @@ CLAIMS["Documents, sounds, grammar and pictures"] = (
 _DECIDES = "trainings > 10 % unknown > * > cause > contrastive: decides"
 _FIRST = "% of ambiguous words, micro-Hindi"
 CLAIMS["Looking inside"] = (
-    Claim("In each translator, one head goes from the verb to who acts, better than any fixed distance.",
+    Claim("In each translator, one head points from the verb to who acts, better than any fixed distance.",
           "25_translation", "heads", "runs > * > rows > view = verb to role, role = agent > test",
           "runs > 0 > rows > view = verb to role, role = agent > fixed on test", "% found, micro-Hindi"),
     Claim("Asked the contrastive question, occlusion puts the deciding word first more often than "
@@ -293,7 +293,7 @@ CLAIMS["Little data, errors, small models"] = (
     Claim("A translator trained with swapped letters reads them better than one trained without.",
           "46_typing_errors", "typing_errors", _typos("BPE, noise", "swap > 0.3"),
           _typos("BPE", "swap > 0.3"), _MISTYPED),
-    Claim("It reads replaced letters better than one trained without swaps, too.", "46_typing_errors",
+    Claim("A translator trained with swaps reads replaced letters better, too.", "46_typing_errors",
           "typing_errors", _typos("BPE, noise", "substitute > 0.3"), _typos("BPE", "substitute > 0.3"),
           _MISTYPED),
     Claim("With counterfactuals, a biased translator resists the stereotype more often than without.",
