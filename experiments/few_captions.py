@@ -17,6 +17,7 @@ written captions wait in a folder of the system for temporary files. One thread 
 set (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA).
 """
 import argparse
+import itertools
 import json
 import tempfile
 import time
@@ -26,6 +27,7 @@ from pathlib import Path
 
 import low_resource as few
 import torch
+from multi30k import SENTENCES
 from records import RESULTS, best_rate, facts, joined_facts, shared, write
 
 from transformer_course.data.corpora import Pair, load
@@ -35,11 +37,11 @@ from transformer_course.pipelines.back_translation import back_translated
 from transformer_course.pipelines.transfer import balanced_texts, inherited
 
 NAME, PARENT_PAIRS, MOST_REAL, MORE, PIECES = "few_captions", 20_000, 2_000, 6_000, 4_000
-PAIRS, LANGUAGES = (500, 2000), ("fr", "cs")
-SIZES = {"d_model": 128, "n_heads": 4, "n_layers": 3, "d_ff": 256, "norm": "pre", "positions": "rotary"}
-PARENT = {"rate": 0.004, "dropout": 0.2, "steps": 5000, "every": 500, "cells": 2048, "warmup": 700}
-CHILD = {"steps": 2400, "every": 100, "cells": 1024, "warmup": 100, "least": 400}
-SEARCH_STEPS, FIRST_RATE, FIRST_DROPOUT = 800, 0.004, 0.3
+PAIRS, LANGUAGES, SEARCHED, MIXED = (500, 2000), ("fr", "cs"), ("alone", "parent"), ("back", "gold")
+SIZES = {"d_model": 128, "n_heads": 4, "n_layers": 2, "d_ff": 256, "norm": "pre", "positions": "rotary"}
+PARENT = {"rate": 0.004, "dropout": 0.1, "steps": 3000, "every": 500, "cells": 2048, "warmup": 700}
+CHILD = {"steps": 2000, "every": 100, "cells": 1024, "warmup": 100, "least": 400}
+SEARCH_STEPS, FIRST_RATE, FIRST_DROPOUT = 600, 0.004, 0.3
 DROPOUTS, MIXED_DROPOUTS, OWN_PIECES = (0.1, 0.3, 0.5), (0.1, 0.3), (500, 1000, 2000, 4000)
 KEPT = Path(tempfile.gettempdir()) / NAME
 
@@ -91,7 +93,7 @@ def build(tokenizer: Tokenizer, dropout: float, seed: int) -> Transformer:
 
 def train(model: Transformer, tokenizer: Tokenizer, pairs: list[Pair], valid: list[Pair], rate: float, seed: int, **settings) -> dict:
     began = time.process_time()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):       # a cache would keep the weights of the first step
         found = few.train(model, tokenizer, pairs, valid, rate, seed, **settings)
     return found | {"seconds": round(time.process_time() - began, 1)}
 
@@ -121,7 +123,7 @@ def trained(way: str, language: str, n: int, settings: dict, seed: int, steps: i
         model, elder = build(tokenizer, settings["dropout"], seed), build(parent_pieces(), 0.0, seed)
         elder.load_state_dict(parent(reverse)["weights"])
         model.load_state_dict(inherited(model, tokenizer, elder, parent_pieces()))
-    if way in ("back", "gold"):
+    if way in MIXED:
         more = given["hidden"] if way == "gold" else torch.load(written(language, n, seed), weights_only=False)
         pairs = pairs * (len(more) // n) + more                       # real pairs are half of the pairs
     flip = turned if reverse else list
@@ -164,7 +166,9 @@ def run(way: str, language: str, n: int, settings: dict, seed: int) -> dict:
     model, tokenizer, found = trained(way, language, n, settings, seed)
     test = turned(data(language)["test"]) if way == "reverse" else data(language)["test"]
     texts = few.written(model, tokenizer, test)
-    found |= {"test": few.scores(texts, test), **({"examples": texts[:6]} if seed == 1 else {})}
+    found |= {"test": few.scores(texts, test)}
+    if way != "reverse" and seed == 1:
+        found["translations"] = few.written(model, tokenizer, [Pair(text, "") for text in SENTENCES])
     if way == "reverse":
         hidden = data(language)["hidden"]
         made = back_translated([pair.target for pair in hidden], model, tokenizer)
@@ -185,7 +189,7 @@ def nearest(language: str, n: int) -> dict:
 
 def settings_of(record: dict, way: str, n: int) -> list[dict]:
     """The settings with which a way is trained; of several, the best on valid with seed 1 is kept."""
-    if way in ("alone", "parent"):
+    if way in SEARCHED:
         return [record["searches"][way][str(n)]["settings"]]
     given = record["searches"]["parent"][str(n)]["settings"]
     if way == "reverse":
@@ -201,13 +205,13 @@ def runs(record: dict, tasks: list[tuple[str, str, int, int]], jobs: int) -> Non
              for settings in settings_of(record, way, n)]
     for (way, language, n, settings, seed), found in shared(run, asked, jobs) if asked else ():
         record["runs"].append({"way": way, "language": language, "pairs": n, "seed": seed, **settings, **found})
-        print(json.dumps({key: value for key, value in record["runs"][-1].items() if key != "examples"}), flush=True)
+        print(json.dumps({key: value for key, value in record["runs"][-1].items() if key != "translations"}), flush=True)
         write(NAME, record)
 
 
-def chosen(record: dict, way: str) -> None:
-    """Of the runs in French with seed 1 and several dropouts, the best on valid stays."""
-    for n in PAIRS:
+def chosen(record: dict) -> None:
+    """Of the runs of a mixed way in French with seed 1 and several dropouts, the best on valid stays."""
+    for way, n in itertools.product(MIXED, PAIRS):
         if str(n) in record["searches"].setdefault(way, {}):
             continue
         found = [one for one in record["runs"] if (one["way"], one["language"], one["pairs"], one["seed"]) == (way, "fr", n, 1)]
@@ -233,18 +237,18 @@ def main() -> None:
     for (reverse,), one in shared(parent, [(False,), (True,)], given.jobs):
         record["parents"]["reverse" if reverse else "forward"] = one["found"]
     write(NAME, record)
-    tasks = [(way, n) for way in ("alone", "parent") for n in PAIRS if str(n) not in record["searches"].get(way, {})]
+    tasks = [(way, n) for way in SEARCHED for n in PAIRS if str(n) not in record["searches"].get(way, {})]
     for (way, n), found in shared(searched, tasks, given.jobs) if tasks else ():
         record["searches"].setdefault(way, {})[str(n)] = found
         print(way, n, found, flush=True)
         write(NAME, record)
-    for ways, languages in ((("alone", "parent", "reverse"), ("fr",)), (("back", "gold"), ("fr",)), (("alone", "parent"), ("cs",)),
-                            (("reverse",), ("cs",)), (("back", "gold"), ("cs",))):
-        if languages == ("fr",) and "back" in ways:
-            runs(record, [(way, "fr", n, 1) for n in PAIRS for way in ways], given.jobs)
-            for way in ways:
-                chosen(record, way)
-        runs(record, [(way, language, n, seed) for language in languages for seed in given.seeds for n in PAIRS for way in ways], given.jobs)
+    runs(record, [(way, language, n, seed) for language in LANGUAGES for seed in given.seeds for n in PAIRS for way in SEARCHED], given.jobs)
+    for language in LANGUAGES:
+        runs(record, [("reverse", language, n, seed) for seed in given.seeds for n in PAIRS], given.jobs)
+        if language == "fr":
+            runs(record, [(way, language, n, 1) for n in PAIRS for way in MIXED], given.jobs)
+            chosen(record)
+        runs(record, [(way, language, n, seed) for seed in given.seeds for n in PAIRS for way in MIXED], given.jobs)
 
 
 if __name__ == "__main__":
