@@ -10,14 +10,13 @@ parent's pairs, the child's, and the captions without English. `back`: `parent` 
 direction, which has a parent, too, and has learned from the same pairs. `gold`: the same with the true English, which no real study has.
 
 Sizes and batches are the same for all. Rate, dropout and, for `alone`, the number of pieces are searched by BLEU on 200 captions of `valid`, in
-French, with seed 1, one search for each number of pairs, by one rule for both; Czech takes the settings of French. The others take the rate of
-`parent`; the dropout of `back` and `gold` is the better of two. Training stops when BLEU on these captions has not risen for `PATIENCE` looks. The
-test set (2016) is read once for each run. Writes results/few_captions.json after each run, and goes on where an earlier call stopped; parents and
-written captions wait in a folder of the system for temporary files. One thread for each process, bfloat16 where autocast allows it. Needs the data
-set (`transformer-course data fetch multi30k`, or TRANSFORMER_COURSE_DATA).
+French, with seed 1, one search for each number of pairs, by one rule for both; Czech takes the settings of French. The others take the rate and
+the dropout of `parent`. Training stops when BLEU on these captions has not risen for three looks. The test set (2016) is read once for each run.
+Writes results/few_captions.json after each run, and goes on where an earlier call stopped; parents and written captions wait in a folder of the
+system for temporary files. One thread for each process, bfloat16 where autocast allows it. Needs the data set (`transformer-course data fetch
+multi30k`, or TRANSFORMER_COURSE_DATA).
 """
 import argparse
-import itertools
 import json
 import tempfile
 import time
@@ -40,9 +39,9 @@ NAME, PARENT_PAIRS, MOST_REAL, MORE, PIECES = "few_captions", 20_000, 2_000, 6_0
 PAIRS, LANGUAGES, SEARCHED, MIXED = (500, 2000), ("fr", "cs"), ("alone", "parent"), ("back", "gold")
 SIZES = {"d_model": 128, "n_heads": 4, "n_layers": 2, "d_ff": 256, "norm": "pre", "positions": "rotary"}
 PARENT = {"rate": 0.004, "dropout": 0.1, "steps": 3000, "every": 500, "cells": 2048, "warmup": 700}
-CHILD = {"steps": 2000, "every": 100, "cells": 1024, "warmup": 100, "least": 400}
+CHILD = {"steps": 1600, "every": 100, "cells": 1024, "warmup": 100, "least": 400}
 SEARCH_STEPS, FIRST_RATE, FIRST_DROPOUT = 600, 0.004, 0.3
-DROPOUTS, MIXED_DROPOUTS, OWN_PIECES = (0.1, 0.3, 0.5), (0.1, 0.3), (500, 1000, 2000, 4000)
+DROPOUTS, OWN_PIECES = (0.1, 0.3, 0.5), (500, 1000, 2000, 4000)
 KEPT = Path(tempfile.gettempdir()) / NAME
 
 
@@ -136,28 +135,29 @@ def written(language: str, n: int, seed: int) -> Path:
     return KEPT / f"written {language} {n} {seed}.pt"
 
 
-def tried(way: str, language: str, n: int, settings: dict) -> float:
-    """100 minus BLEU on valid after a short training with seed 1; such results wait in the folder, too."""
-    name = f"tried {way} {language} {n} " + " ".join(f"{key}={value:g}" for key, value in sorted(settings.items()))
-    return kept(name, lambda: 100 - trained(way, language, n, settings, 1, SEARCH_STEPS)[2]["valid"])
+def tried(way: str, language: str, n: int, settings: dict, steps: int) -> float:
+    """100 minus BLEU on valid after a training of at most so many steps with seed 1; such results wait in the folder, too."""
+    name = f"tried {way} {language} {n} {steps} " + " ".join(f"{key}={value:g}" for key, value in sorted(settings.items()))
+    return kept(name, lambda: 100 - trained(way, language, n, settings, 1, steps)[2]["valid"])
 
 
 def searched(way: str, n: int) -> dict:
-    """The rate; with it, the dropout; with both, for `alone`, the number of pieces. All in French."""
+    """The rate; with it, for `alone`, the number of pieces; with both, the dropout, in trainings of full length. All in French."""
     seen = {}
 
-    def lost(**settings) -> float:
-        found = tried(way, "fr", n, settings)
-        seen[", ".join(f"{key} {value:g}" for key, value in settings.items())] = round(100 - found, 2)
+    def lost(steps: int = SEARCH_STEPS, **settings) -> float:
+        found = tried(way, "fr", n, settings, steps)
+        seen[f"{steps} steps, " + ", ".join(f"{key} {value:g}" for key, value in settings.items())] = round(100 - found, 2)
         return found
 
     own = {"pieces": 1000} if way == "alone" else {}
     rate, _ = best_rate(lambda rate: lost(rate=rate, dropout=FIRST_DROPOUT, **own), FIRST_RATE)
-    dropout = min(DROPOUTS, key=lambda dropout: lost(rate=rate, dropout=dropout, **own))
-    if dropout == min(DROPOUTS):                                    # none at all: there is nothing below
-        dropout = min((0.0, dropout), key=lambda dropout: lost(rate=rate, dropout=dropout, **own))
     if own:
-        own = {"pieces": min(OWN_PIECES, key=lambda size: lost(rate=rate, dropout=dropout, pieces=size))}
+        own = {"pieces": min(OWN_PIECES, key=lambda size: lost(rate=rate, dropout=FIRST_DROPOUT, pieces=size))}
+    by_dropout = lambda dropout: lost(CHILD["steps"], rate=rate, dropout=dropout, **own)
+    dropout = min(DROPOUTS, key=by_dropout)
+    if dropout == min(DROPOUTS):                                    # none at all: there is nothing below
+        dropout = min((0.0, dropout), key=by_dropout)
     return {"settings": {"rate": rate, "dropout": dropout, **own}, "tried": seen}
 
 
@@ -187,38 +187,18 @@ def nearest(language: str, n: int) -> dict:
     return few.scores(texts, test)
 
 
-def settings_of(record: dict, way: str, n: int) -> list[dict]:
-    """The settings with which a way is trained; of several, the best on valid with seed 1 is kept."""
-    if way in SEARCHED:
-        return [record["searches"][way][str(n)]["settings"]]
-    given = record["searches"]["parent"][str(n)]["settings"]
-    if way == "reverse":
-        return [given]
-    chosen = record["searches"].get(way, {}).get(str(n))
-    return [chosen["settings"]] if chosen else [{**given, "dropout": dropout} for dropout in MIXED_DROPOUTS]
+def settings_of(record: dict, way: str, n: int) -> dict:
+    """The settings with which a way is trained."""
+    return record["searches"][way if way in SEARCHED else "parent"][str(n)]["settings"]
 
 
 def runs(record: dict, tasks: list[tuple[str, str, int, int]], jobs: int) -> None:
     """The runs of these ways, languages, numbers of pairs and seeds that are missing."""
     done = {(one["way"], one["language"], one["pairs"], one["seed"]) for one in record["runs"]}
-    asked = [(way, language, n, settings, seed) for way, language, n, seed in tasks if (way, language, n, seed) not in done
-             for settings in settings_of(record, way, n)]
+    asked = [(way, language, n, settings_of(record, way, n), seed) for way, language, n, seed in tasks if (way, language, n, seed) not in done]
     for (way, language, n, settings, seed), found in shared(run, asked, jobs) if asked else ():
         record["runs"].append({"way": way, "language": language, "pairs": n, "seed": seed, **settings, **found})
         print(json.dumps({key: value for key, value in record["runs"][-1].items() if key != "translations"}), flush=True)
-        write(NAME, record)
-
-
-def chosen(record: dict) -> None:
-    """Of the runs of a mixed way in French with seed 1 and several dropouts, the best on valid stays."""
-    for way, n in itertools.product(MIXED, PAIRS):
-        if str(n) in record["searches"].setdefault(way, {}):
-            continue
-        found = [one for one in record["runs"] if (one["way"], one["language"], one["pairs"], one["seed"]) == (way, "fr", n, 1)]
-        best = max(found, key=lambda one: one["valid"])
-        record["searches"][way][str(n)] = {"settings": {"rate": best["rate"], "dropout": best["dropout"]},
-                                           "tried": {f"dropout {one['dropout']:g}": one["valid"] for one in found}}
-        record["runs"] = [one for one in record["runs"] if one not in found or one is best]
         write(NAME, record)
 
 
@@ -245,9 +225,6 @@ def main() -> None:
     runs(record, [(way, language, n, seed) for language in LANGUAGES for seed in given.seeds for n in PAIRS for way in SEARCHED], given.jobs)
     for language in LANGUAGES:
         runs(record, [("reverse", language, n, seed) for seed in given.seeds for n in PAIRS], given.jobs)
-        if language == "fr":
-            runs(record, [(way, language, n, 1) for n in PAIRS for way in MIXED], given.jobs)
-            chosen(record)
         runs(record, [(way, language, n, seed) for seed in given.seeds for n in PAIRS for way in MIXED], given.jobs)
 
 

@@ -61,7 +61,7 @@ def test_a_child_begins_with_the_weights_of_its_parent_and_a_rival_with_its_own(
     name = next(name for name in kept[False].state_dict() if name.endswith("contract.weight"))
     for way, elder in (("parent", kept[False]), ("reverse", kept[True])):
         model, tokenizer, pairs, _ = learned_from(monkeypatch, way, 6)
-        assert torch.equal(model.state_dict()[name], elder.state_dict()[name]) and tokenizer.pieces_of([9]) == experiment.parent_pieces().pieces_of([9])
+        assert torch.equal(model.state_dict()[name], elder.state_dict()[name]) and len(tokenizer) == len(experiment.parent_pieces())
         assert pairs == (experiment.turned(real[:6]) if way == "reverse" else real[:6])
     model, tokenizer, pairs, _ = learned_from(monkeypatch, "alone", 6, pieces=290)
     assert len(tokenizer) <= 290 and pairs == real[:6]
@@ -93,7 +93,7 @@ def test_training_in_bfloat16_learns():
 def test_a_search_finds_the_best_settings(monkeypatch, way, best):
     from math import log2
 
-    def lost(asked, language, n, settings):
+    def lost(asked, language, n, settings, steps):
         assert (asked, language, n) == (way, "fr", 500) and settings.keys() == best.keys()
         return sum(abs(log2((settings[name] + 1e-6) / best[name])) for name in best)
 
@@ -103,18 +103,17 @@ def test_a_search_finds_the_best_settings(monkeypatch, way, best):
 
 
 def test_without_dropout_is_tried_where_little_is_best(monkeypatch):
-    monkeypatch.setattr(experiment, "tried", lambda way, language, n, settings: abs(settings["rate"] - 0.004) + settings["dropout"])
+    monkeypatch.setattr(experiment, "tried", lambda way, language, n, settings, steps: abs(settings["rate"] - 0.004) + settings["dropout"])
     assert experiment.searched("parent", 500)["settings"] == {"rate": 0.004, "dropout": 0.0}
 
 
-def test_of_several_dropouts_the_best_run_stays_and_its_value_is_used(monkeypatch):
-    stored = []
-    monkeypatch.setattr(experiment, "write", lambda name, record: stored.append(record))
-    one = lambda way, n, dropout, valid: {"way": way, "language": "fr", "pairs": n, "seed": 1, "rate": 0.004, "dropout": dropout, "valid": valid}
-    runs = [one(way, n, dropout, (20 if dropout == 0.3 else 10) + n / 100) for way in ("back", "gold") for n in (500, 2000) for dropout in (0.1, 0.3)]
-    record = {"searches": {"parent": {str(n): {"settings": {"rate": 0.004, "dropout": 0.5}} for n in (500, 2000)}}, "runs": list(runs)}
-    assert [s["dropout"] for s in experiment.settings_of(record, "back", 500)] == [0.1, 0.3]
-    experiment.chosen(record)
-    assert stored and [run["dropout"] for run in record["runs"]] == [0.3] * 4
-    assert experiment.settings_of(record, "gold", 2000) == [{"rate": 0.004, "dropout": 0.3}]
-    assert experiment.settings_of(record, "reverse", 500) == [{"rate": 0.004, "dropout": 0.5}]
+def test_what_has_no_search_takes_the_settings_of_the_child_with_a_parent(monkeypatch):
+    record = {"searches": {way: {str(n): {"settings": {"rate": rate, "dropout": n / 10_000}} for n in (500, 2000)}
+                           for way, rate in (("alone", 0.008), ("parent", 0.002))},
+              "runs": [{"way": "gold", "language": "cs", "pairs": 500, "seed": 2}]}
+    asked = []
+    monkeypatch.setattr(experiment, "write", lambda name, record: None)
+    monkeypatch.setattr(experiment, "shared", lambda work, tasks, jobs: asked.extend(tasks) or [(task, {"valid": 7}) for task in tasks])
+    experiment.runs(record, [("gold", "cs", 500, 2), ("gold", "cs", 2000, 2), ("alone", "fr", 500, 1)], jobs=2)
+    assert asked == [("gold", "cs", 2000, {"rate": 0.002, "dropout": 0.2}, 2), ("alone", "fr", 500, {"rate": 0.008, "dropout": 0.05}, 1)]
+    assert len(record["runs"]) == 3 and record["runs"][1]["dropout"] == 0.2 and record["runs"][1]["valid"] == 7
