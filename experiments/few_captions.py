@@ -41,7 +41,7 @@ SIZES = {"d_model": 128, "n_heads": 4, "n_layers": 2, "d_ff": 256, "norm": "pre"
 PARENT = {"rate": 0.004, "dropout": 0.1, "steps": 3000, "every": 500, "cells": 2048, "warmup": 700}
 CHILD = {"steps": 1600, "every": 100, "cells": 1024, "warmup": 100, "least": 400}
 SEARCH_STEPS, FIRST_RATE, FIRST_DROPOUT = 600, 0.004, 0.3
-DROPOUTS, OWN_PIECES = (0.1, 0.3, 0.5), (500, 1000, 2000, 4000)
+DROPOUTS, OWN_PIECES = (0.1, 0.3, 0.5), (500, 1000, 2000, 4000, 8000)
 KEPT = Path(tempfile.gettempdir()) / NAME
 
 
