@@ -17,6 +17,7 @@ system for temporary files. One thread for each process, bfloat16 where autocast
 multi30k`, or TRANSFORMER_COURSE_DATA).
 """
 import argparse
+import itertools
 import json
 import tempfile
 import time
@@ -41,7 +42,7 @@ SIZES = {"d_model": 128, "n_heads": 4, "n_layers": 2, "d_ff": 256, "norm": "pre"
 PARENT = {"rate": 0.004, "dropout": 0.1, "steps": 3000, "every": 500, "cells": 2048, "warmup": 700}
 CHILD = {"steps": 1600, "every": 100, "cells": 1024, "warmup": 100, "least": 400}
 SEARCH_STEPS, FIRST_RATE, FIRST_DROPOUT = 600, 0.004, 0.3
-DROPOUTS, OWN_PIECES = (0.1, 0.3, 0.5), (500, 1000, 2000, 4000, 8000)
+DROPOUTS, BEYOND, OWN_PIECES = (0.1, 0.3, 0.5), {0.1: 0.0, 0.5: 0.7}, (500, 1000, 2000, 4000, 8000)
 KEPT = Path(tempfile.gettempdir()) / NAME
 
 
@@ -156,8 +157,7 @@ def searched(way: str, n: int) -> dict:
         own = {"pieces": min(OWN_PIECES, key=lambda size: lost(rate=rate, dropout=FIRST_DROPOUT, pieces=size))}
     by_dropout = lambda dropout: lost(CHILD["steps"], rate=rate, dropout=dropout, **own)
     dropout = min(DROPOUTS, key=by_dropout)
-    if dropout == min(DROPOUTS):                                    # none at all: there is nothing below
-        dropout = min((0.0, dropout), key=by_dropout)
+    dropout = min((dropout, BEYOND.get(dropout, dropout)), key=by_dropout)
     return {"settings": {"rate": rate, "dropout": dropout, **own}, "tried": seen}
 
 
@@ -223,9 +223,9 @@ def main() -> None:
         print(way, n, found, flush=True)
         write(NAME, record)
     runs(record, [(way, language, n, seed) for language in LANGUAGES for seed in given.seeds for n in PAIRS for way in SEARCHED], given.jobs)
-    for language in LANGUAGES:
-        runs(record, [("reverse", language, n, seed) for seed in given.seeds for n in PAIRS], given.jobs)
-        runs(record, [(way, language, n, seed) for seed in given.seeds for n in PAIRS for way in MIXED], given.jobs)
+    for language, n in itertools.product(LANGUAGES, sorted(PAIRS, reverse=True)):
+        runs(record, [("reverse", language, n, seed) for seed in given.seeds], given.jobs)          # they write what `back` learns from
+        runs(record, [(way, language, n, seed) for seed in given.seeds for way in MIXED], given.jobs)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """The tables of docs/results.md on lessons 44 to 48."""
+from itertools import product
+
 from recorded_facts import record, records, source, spread, table
 
 
 def beyond() -> str:
     parts = {"explain": explain, "which_heads": which_heads, "low_resource": low_resource, "back_translation": back_translation,
-             "typing_errors": typing_errors,
+             "few_captions": few_captions, "typing_errors": typing_errors,
              "adversarial_words": adversarial_words, "planted_bias": planted_bias, "small_devices": small_devices, "distillation": distillation,
              "pruning": pruning, "scaling": scaling, "budget": budget}
     return "\n\n".join(part() for name, part in parts.items() if name in records())
@@ -68,6 +70,24 @@ With *forward*, the model learns from its own translations. BLEU on test.
 {table("way | BLEU", rows)}
 
 {source("back_translation")}"""
+
+
+def few_captions() -> str:
+    found = record("few_captions")
+    languages, rows = {"fr": "French", "cs": "Czech"}, []
+    ways = {"alone": "from scratch", "parent": "a parent's weights", "reverse": "the same, into English", "back": "a parent's weights, back-translated captions",
+            "gold": "a parent's weights, the true English of these captions"}
+    for language, pairs, way in product(languages, (500, 2000), ways):
+        runs = [run for run in found["runs"] if (run["language"], run["pairs"], run["way"]) == (language, pairs, way)]
+        if runs:
+            rows.append([languages[language], f"{pairs:,}", ways[way], *(spread([run["test"][name] for run in runs], 1) for name in ("bleu", "chrf"))])
+    return f"""**Few real captions** (lesson [45a](../nbs/lessons/45a_back_translation.ipynb)). English to French and to Czech with few pairs of Multi30k, from
+scratch or with the weights of a translator to German ({found['parent']['pairs']:,} captions); then with {found['more']:,} further captions, whose English a model wrote, or
+with their true English. Rate and dropout were searched for both, and for *from scratch* the size of the vocabulary. Test 2016.
+
+{table("language | pairs | way | BLEU | chrF", rows)}
+
+{source("few_captions")}"""
 
 
 def typing_errors() -> str:

@@ -272,6 +272,7 @@ CLAIMS["Looking inside"] = (
 # %% ../nbs/lessons/49_what_holds.ipynb #cell-24
 _sister = "runs > language = {}, way = {}, pairs = 300 > test > bleu".format            # lesson 45
 _back = "runs > way = {} > test > bleu".format                                            # 45a
+_captions = "runs > way = {}, language = {}, pairs = {} > test > bleu".format
 _typos = "readers > {} > runs > * > scores > {} > 0".format                              # 46
 _fooled = "ways > {} > runs > * > one > {}".format                                       # 46a
 _student = "parts > one > students > {} > runs > * > test > beam 1 > exact".format       # 47a
@@ -286,6 +287,9 @@ CLAIMS["Little data, errors, small models"] = (
           "low_resource", _sister("sister", "parent"), _sister("sister", "alone"), _PAIRS),
     Claim("A translator is better with back-translated sentences than without.", "45a_back_translation",
           "back_translation", _back("back 4"), _back("real"), _PAIRS),
+    Claim("A translator with 500 French captions is better with a German parent than from scratch.",
+          "45a_back_translation", "few_captions", _captions("parent", "fr", 500),
+          _captions("alone", "fr", 500), "BLEU, real captions"),
     Claim("Back-translated sentences with a tag are better than those without.", "45a_back_translation",
           "back_translation", _back("tagged 4"), _back("back 4"), _PAIRS),
     Claim("A translator is better with its own translations than without.", "45a_back_translation",
