@@ -82,8 +82,8 @@ def few_captions() -> str:
         if runs:
             rows.append([languages[language], f"{pairs:,}", ways[way], *(spread([run["test"][name] for run in runs], 1) for name in ("bleu", "chrf"))])
     return f"""**Few real captions** (lesson [45a](../nbs/lessons/45a_back_translation.ipynb)). English to French and to Czech with few pairs of Multi30k, from
-scratch or with the weights of a translator to German ({found['parent']['pairs']:,} captions); then with {found['more']:,} further captions, whose English a model wrote, or
-with their true English. Rate and dropout were searched for both, and for *from scratch* the size of the vocabulary. Test 2016.
+scratch or with the weights of a translator to German ({found['parent']['pairs']:,} captions). Two further ways add {found['more']:,} captions: a model wrote their
+English, or it is true. Rate and dropout were searched for both, and for *from scratch* the size of the vocabulary. Test 2016.
 
 {table("language | pairs | way | BLEU | chrF", rows)}
 
