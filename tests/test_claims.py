@@ -81,11 +81,14 @@ def test_figures_are_those_that_loops_find():
             [run["right"] for run in recorded("hierarchical")["readers"][name]["runs"]] for name in ("two levels", "one row")],
         "Learned spans predict Shakespeare's letters better than one fixed window of the same cost.": [
             [run["loss"] for run in recorded("adaptive_span")["parts"]["text"]["models"][name]] for name in ("price 0.0003", "window")],
-        "Asked the contrastive question, occlusion puts the deciding word first more often than attention does.": [
+        "Asked the contrastive question, occlusion puts the deciding word first more often than attention.": [
             [run["cause"]["contrastive: decides"][method] for run in recorded("explain")["trainings"]["10 % unknown"]]
             for method in ("occlusion", "attention")],
         "Attention weights put the deciding word first in more than half of the sentences.": [
             [run["cause"]["contrastive: decides"]["attention"] for run in recorded("explain")["trainings"]["10 % unknown"]], [0.5]],
+        "A translator of captions is better with a parent than from scratch.": [
+            [run["test"]["bleu"] for run in recorded("few_captions")["runs"] if (run["way"], run["language"], run["pairs"]) == (way, "fr", 500)]
+            for way in ("parent", "alone")],
         "One T5 for four tasks translates better than one for this task, trained for as many steps on its own batches.": [
             [run["test"]["translate"] for run in entry["runs"]] for models in [recorded("text_to_text")["tasks"]["models"]]
             for entry in (models["joint"], models["alone, own batches again"]["translate"])],
