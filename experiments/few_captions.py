@@ -27,6 +27,7 @@ from pathlib import Path
 
 import low_resource as few
 import torch
+from back_translation import turned
 from multi30k import SENTENCES
 from records import RESULTS, best_rate, facts, joined_facts, shared, write
 
@@ -53,10 +54,6 @@ def data(language: str) -> dict[str, list[Pair]]:
     real, hidden = PARENT_PAIRS + MOST_REAL, PARENT_PAIRS + MOST_REAL + MORE
     return {"parent": given["train"][:PARENT_PAIRS], "real": given["train"][PARENT_PAIRS:real], "hidden": given["train"][real:hidden],
             "valid": given["valid"][:200], "test": given["test_2016_flickr"]}
-
-
-def turned(pairs: list[Pair]) -> list[Pair]:
-    return [pair.reversed() for pair in pairs]
 
 
 def kept(name: str, make: Callable):
@@ -179,12 +176,8 @@ def run(way: str, language: str, n: int, settings: dict, seed: int) -> dict:
 
 def nearest(language: str, n: int) -> dict:
     """The score of the translation of the training caption with which each test caption shares most words, for its length."""
-    known = [(set(pair.source.split()), pair.target) for pair in data(language)["real"][:n]]
-    test, texts = data(language)["test"], []
-    for pair in test:
-        words = set(pair.source.split())
-        texts.append(max(known, key=lambda one: len(words & one[0]) / len(words | one[0]))[1])
-    return few.scores(texts, test)
+    given = data(language)
+    return few.scores(few.most_similar(given["real"][:n], given["test"]), given["test"])
 
 
 def settings_of(record: dict, way: str, n: int) -> dict:

@@ -147,14 +147,18 @@ def searched(language: str, way: str) -> dict:
     return {"rate": rate, "dropout": dropout, "tried": {f"{r:g}, {d}": round(100 - v, 2) for (r, d), v in sorted(tried.items())}}
 
 
-def nearest(language: str, n: int) -> list[str]:
+def most_similar(train: Sequence[Pair], test: Sequence[Pair]) -> list[str]:
     """For each test sentence the translation of the training sentence with which it shares most words, for its length."""
-    given, found = data(language), []
-    known = [(set(p.source.split()), p.target) for p in given["train"][:n]]
-    for pair in given["test"]:
+    found, known = [], [(set(p.source.split()), p.target) for p in train]
+    for pair in test:
         words = set(pair.source.split())
         found.append(max(known, key=lambda one: len(words & one[0]) / len(words | one[0]))[1])
     return found
+
+
+def nearest(language: str, n: int) -> list[str]:
+    """A guess without a model: the most similar sentence of n."""
+    return most_similar(data(language)["train"][:n], data(language)["test"])
 
 
 def untrained(seed: int) -> dict:
