@@ -21,13 +21,12 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import low_resource as few
 import torch
-from records import RESULTS, facts, shared, write
+from records import RESULTS, facts, kept, shared, write
 
 from transformer_course.data.corpora import Pair
 from transformer_course.data.text import Tokenizer
@@ -40,15 +39,6 @@ DROPOUTS, BEYOND = (0.1, 0.3), {0.1: 0.0, 0.3: 0.5}           # tried first; tri
 SEARCHED = ("real", "reverse", "back 4", "gold 4", "tagged 4", "copy 4", "forward 4")
 SMALLER = ("back 1", "back 2", "gold 1", "gold 2")
 KEPT = Path(tempfile.gettempdir()) / NAME
-
-
-def kept(name: str, make: Callable):
-    """What make returns; computed once for all processes and calls."""
-    path = KEPT / f"{name}.pt"
-    if not path.is_file():
-        KEPT.mkdir(exist_ok=True)
-        torch.save(make(), path)
-    return torch.load(path)
 
 
 def turned(pairs: list[Pair]) -> list[Pair]:
@@ -82,7 +72,7 @@ def parent(reverse: bool) -> dict:
         found = few.train(model, few.pieces("hindi", 0), way(given["train"]), way(given["valid"]), few.PARENT["rate"], 1, steps, steps)
         return {"weights": model.state_dict(), "found": found}
 
-    return kept("reverse parent" if reverse else "parent", make)
+    return kept(KEPT / f"{'reverse parent' if reverse else 'parent'}.pt", make)
 
 
 def trained(pairs: list[Pair], reverse: bool, dropout: float, seed: int) -> tuple[Transformer, dict]:

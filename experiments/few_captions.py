@@ -21,7 +21,6 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -29,7 +28,7 @@ import low_resource as few
 import torch
 from back_translation import turned
 from multi30k import SENTENCES
-from records import RESULTS, best_rate, facts, joined_facts, shared, write
+from records import RESULTS, best_rate, facts, joined_facts, kept, shared, write
 
 from transformer_course.data.corpora import Pair, load
 from transformer_course.data.text import Tokenizer
@@ -54,15 +53,6 @@ def data(language: str) -> dict[str, list[Pair]]:
     real, hidden = PARENT_PAIRS + MOST_REAL, PARENT_PAIRS + MOST_REAL + MORE
     return {"parent": given["train"][:PARENT_PAIRS], "real": given["train"][PARENT_PAIRS:real], "hidden": given["train"][real:hidden],
             "valid": given["valid"][:200], "test": given["test_2016_flickr"]}
-
-
-def kept(name: str, make: Callable):
-    """What make returns; computed once for all processes and calls."""
-    path = KEPT / f"{name}.pt"
-    if not path.is_file():
-        KEPT.mkdir(exist_ok=True)
-        torch.save(make(), path)
-    return torch.load(path)
 
 
 @cache
@@ -105,7 +95,7 @@ def parent(reverse: bool) -> dict:
         found = train(model, parent_pieces(), way(given["parent"]), way(given["valid"]), PARENT["rate"], 1, patience=99, **settings)
         return {"weights": model.state_dict(), "found": found}
 
-    return kept("reverse parent" if reverse else "parent", make)
+    return kept(KEPT / f"{'reverse parent' if reverse else 'parent'}.pt", make)
 
 
 def trained(way: str, language: str, n: int, settings: dict, seed: int, steps: int = CHILD["steps"]) -> tuple[Transformer, Tokenizer, dict]:
@@ -136,7 +126,7 @@ def written(language: str, n: int, seed: int) -> Path:
 def tried(way: str, language: str, n: int, settings: dict, steps: int) -> float:
     """100 minus BLEU on valid after a training of at most so many steps with seed 1; such results wait in the folder, too."""
     name = f"tried {way} {language} {n} {steps} " + " ".join(f"{key}={value:g}" for key, value in sorted(settings.items()))
-    return kept(name, lambda: 100 - trained(way, language, n, settings, 1, steps)[2]["valid"])
+    return kept(KEPT / f"{name}.pt", lambda: 100 - trained(way, language, n, settings, 1, steps)[2]["valid"])
 
 
 def searched(way: str, n: int) -> dict:

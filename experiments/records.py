@@ -50,6 +50,14 @@ def write(name: str, record: dict) -> Path:
     return path
 
 
+def kept(path: Path, make: Callable):
+    """What make returns, stored in a file; computed once for all processes and calls."""
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        torch.save(make(), path)
+    return torch.load(path)
+
+
 def best_rate(
     loss: Callable[[float], float],    # rate -> loss on valid of a model trained with it; nan counts as worst
     first: float,                      # the rate to begin with

@@ -456,3 +456,10 @@ def test_descending_is_adam_with_clipped_gradients_and_a_rate_for_each_step():
             assert records.descend(model, loss, rate, 5, seen.append) is model and seen == [1, 2, 3, 4, 5]
         found.append(model.weight)
     assert torch.equal(*found)
+
+
+def test_what_is_kept_is_made_once(tmp_path):
+    made = []
+    for _ in range(2):
+        assert records.kept(tmp_path / "new" / "sum.pt", lambda: made.append(1) or {"sum": 5.5}) == {"sum": 5.5}
+    assert made == [1]
