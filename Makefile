@@ -46,7 +46,7 @@ test: $(VENV)/.everything $(VENV)/.real-weights
 	@echo '== 1/5 notebooks and package in step'
 	@$(BIN)/python tools/notebooks.py check
 	@echo '== 2/5 notebooks, stored outputs compared'
-	@TQDM_DISABLE=1 $(PYTEST) -p tools.forked_kernels --nbval --nbval-current-env --nbval-cell-timeout 300 nbs
+	@TQDM_DISABLE=1 $(PYTEST) -p tools.forked_kernels -p tools.longest_first --nbval --nbval-current-env --nbval-cell-timeout 300 nbs
 	@echo '== 3/5 tests, the wheel in a clean environment among them'
 	@$(PYTEST) tests
 	@echo '== 4/5 exercises: solutions pass, mistakes get their names'
