@@ -53,7 +53,7 @@ class environment:
         (site / "without_tools.py").write_text(HIDE.format(names=hidden), encoding="utf-8")
         (site / "dependencies.pth").write_text(f"import without_tools\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
         done = run(sys.executable, "-m", "pip", "--python", self.programs / "python", "install", "-q", "--no-deps", "--no-index",
-                   "--disable-pip-version-check", wheel)
+                   "--disable-pip-version-check", wheel, env=self.variables)
         assert done.returncode == 0, done.stderr
 
     def run(self, program: str, *rest):
