@@ -20,6 +20,7 @@ import torch
 from torch.testing import assert_close
 
 from transformer_course.data.batching import PairBatches, batch_plan
+from transformer_course.data.corpora import load
 from transformer_course.files import CHECKSUMS, FolderLock, first_line, read_files
 from transformer_course.models.transformer import Transformer
 from transformer_course.training import loop as loop_module
@@ -245,8 +246,10 @@ def test_sentences_too_long_are_refused_before_anything_is_trained():
 @pytest.mark.skipif(sys.platform == "win32", reason="PyTorch's launcher is not tried on Windows")
 def test_two_processes_train_one_model(tmp_path):
     "`torchrun` starts the command line twice: the two share each step, write one folder, and resume."
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in load("micro-hindi")["train"][:500]), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-               "-m", "transformer_course.cli.app", "train", "--preset", "micro", "--data", "micro-hindi", "--device", "cpu",
+               "-m", "transformer_course.cli.app", "train", "--preset", "micro", "--tsv", str(pairs), "--pair", "en-hi", "--device", "cpu",
                "--precision", "highest", "--folder", str(tmp_path / "two")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     for words in (["--steps", "3"], ["--steps", "4", "--resume"]):
